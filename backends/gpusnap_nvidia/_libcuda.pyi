@@ -1,0 +1,3 @@
+from _cffi_backend import FFI
+
+ffi: FFI

@@ -1,0 +1,2 @@
+/* Put before the code that cffi generates for gpusnap._native. */
+#include "crc32.h"

@@ -1,0 +1,446 @@
+"""Saves a running process tree: the checkpoint's steps in order, and their way back.
+
+preflight, lock, checkpoint, dump, and then, with ``--kill``, digest and publish while CRIU
+holds the tasks, else restore, unlock, digest and publish. Until the snapshot is published any
+failure ends with the target running as before.
+"""
+
+import contextlib
+from collections.abc import Collection
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from gpusnap.checks import (
+    Claimed,
+    check_criu,
+    check_privileges,
+    check_space,
+    choose_backend,
+    downgrade,
+    estimate_bytes,
+    inspect_target,
+    needs_shell_job,
+)
+from gpusnap.criu import (
+    Criu,
+    DumpRequest,
+    Session,
+    equivalent_command,
+    find_criu,
+    inventory_plugins,
+)
+from gpusnap.errors import CriuError, GpusnapError, TargetError, refuse
+from gpusnap.events import CriuNotified, Found, Phase
+from gpusnap.host import read_host
+from gpusnap.journal import Entry, Journal, Task, myself
+from gpusnap.phases import Phases
+from gpusnap.plugins import Backend, Plugins, default_plugins
+from gpusnap.release import SAME_DEVICES, release_devices, roll_back, wait_gone
+from gpusnap.repository import (
+    Draft,
+    FileDigest,
+    Manifest,
+    SavedOptions,
+    Snapshot,
+    new_id,
+    planned_path,
+    resolve_new,
+    timestamp,
+)
+from gpusnap.target import find_target, identity
+from gpusnap.types import (
+    Capability,
+    CriuOptions,
+    CriuPhase,
+    DeviceImage,
+    Engine,
+    Finding,
+    Operation,
+    Severity,
+    Target,
+)
+
+DEFAULT_TIMEOUT_US = 30 * 60 * 1_000_000
+DEFAULT_LOCK_TIMEOUT_US = 10 * 1_000_000
+_DEATH_S = 60.0
+"""How long a killed process may take to give its memory back."""
+
+
+class CheckpointOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a checkpoint is made.
+
+    Attributes:
+        leave_running: Whether the target runs on afterwards.
+        backend: Backend to use, or None to ask all.
+        engine: Who drives the device.
+        timeout_us: How long CRIU may take, in microseconds.
+        lock_timeout_us: How long device work under way is waited for, in microseconds.
+        tcp_established: Save established TCP connections.
+        file_locks: Save file locks.
+        external_unix_sockets: Save unix sockets connected to processes outside the tree.
+        link_remap: Let CRIU link deleted files that are still open.
+        force: Codes of error findings to override.
+    """
+
+    leave_running: bool = True
+    backend: str | None = None
+    engine: Engine = Engine.DRIVER
+    timeout_us: int = DEFAULT_TIMEOUT_US
+    lock_timeout_us: int = DEFAULT_LOCK_TIMEOUT_US
+    tcp_established: bool = False
+    file_locks: bool = False
+    external_unix_sockets: bool = False
+    link_remap: bool = False
+    force: frozenset[str] = frozenset()
+
+
+_DEFAULTS = CheckpointOptions()
+
+
+class CheckpointPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint would do."""
+
+    target: Target
+    backend: str | None
+    claimed: tuple[int, ...]
+    engine: Engine
+    findings: tuple[Finding, ...]
+    snapshot_path: str
+    estimated_bytes: int
+    criu_command: tuple[str, ...]
+
+
+class _Prepared(msgspec.Struct, frozen=True):
+    """What the preflight found out; ``criu`` is None where none was found."""
+
+    target: Target
+    claimed: Claimed
+    findings: tuple[Finding, ...]
+    criu: Criu | None
+    options: CheckpointOptions
+
+    @property
+    def backend(self) -> Backend | None:
+        return self.claimed.backend
+
+    @property
+    def driven(self) -> Backend | None:
+        """The backend whose devices gpusnap drives itself."""
+        return self.backend if self.options.engine is Engine.DRIVER else None
+
+    def criu_options(self) -> CriuOptions:
+        if self.backend is None:
+            return CriuOptions()
+        return self.backend.criu_options(CriuPhase.DUMP, self.options.engine)
+
+    def request(self, images: Path, work: Path) -> DumpRequest:
+        options = self.options
+        return DumpRequest(
+            pid=self.target.root.pid,
+            images=images,
+            work=work,
+            leave_running=options.leave_running,
+            shell_job=needs_shell_job(self.target),
+            tcp_established=options.tcp_established,
+            file_locks=options.file_locks,
+            link_remap=options.link_remap,
+            ext_unix_sockets=options.external_unix_sockets,
+            options=self.criu_options(),
+            timeout_us=options.timeout_us,
+        )
+
+
+def _prepare(pid: int, options: CheckpointOptions, plugins: Plugins) -> _Prepared:
+    target = find_target(pid)
+    machine = (*check_privileges(), *check_criu())
+    refuse(tuple(check_privileges()))
+    claimed = choose_backend(target, plugins, options.backend)
+    if claimed.backend is not None:
+        claimed.backend.require(
+            Capability.CHECKPOINT if options.engine is Engine.DRIVER else Capability.CRIU_PLUGIN
+        )
+    findings = (*machine, *inspect_target(target, claimed, Operation.CHECKPOINT))
+    usable = not any(finding.code == "criu-missing" for finding in machine)
+    return _Prepared(
+        target=target,
+        claimed=claimed,
+        findings=downgrade(findings, options.force),
+        criu=find_criu() if usable else None,
+        options=options,
+    )
+
+
+def plan_checkpoint(
+    pid: int,
+    output_path: str | Path | None = None,
+    *,
+    repository: str | Path | None = None,
+    options: CheckpointOptions = _DEFAULTS,
+    plugins: Plugins | None = None,
+) -> CheckpointPlan:
+    """Say what a checkpoint would do; changes nothing.
+
+    Args:
+        pid: Root of the process tree.
+        output_path: Path or name of the snapshot; None makes up a name.
+        repository: Repository folder; None for the default one.
+        options: How it would be made.
+        plugins: The plugins to use; the installed ones by default.
+
+    Raises:
+        GpusnapError: The process or the backend cannot be used at all. Error findings are in
+            the plan, not raised.
+    """
+    prepared = _prepare(pid, options, plugins or default_plugins())
+    path = planned_path(output_path, repository, prepared.target)
+    command: tuple[str, ...] = ()
+    if prepared.criu is not None:
+        command = equivalent_command(prepared.criu, prepared.request(path / "criu", path))
+    return CheckpointPlan(
+        target=prepared.target,
+        backend=prepared.backend.name if prepared.backend else None,
+        claimed=prepared.claimed.pids,
+        engine=options.engine,
+        findings=prepared.findings,
+        snapshot_path=str(path),
+        estimated_bytes=estimate_bytes(prepared.target, prepared.claimed),
+        criu_command=command,
+    )
+
+
+def create_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
+    pid: int,
+    output_path: str | Path | None = None,
+    *,
+    repository: str | Path | None = None,
+    leave_running: bool = True,
+    backend: str | None = None,
+    engine: str = Engine.DRIVER.value,
+    timeout_us: int = DEFAULT_TIMEOUT_US,
+    lock_timeout_us: int = DEFAULT_LOCK_TIMEOUT_US,
+    tcp_established: bool = False,
+    force: Collection[str] = (),
+    plugins: Plugins | None = None,
+) -> Snapshot:
+    """Save a running process tree, CPU and device state together.
+
+    Args:
+        pid: Root of the process tree.
+        output_path: Path or name of the snapshot; None makes up a name.
+        repository: Repository folder; None for the default one.
+        leave_running: Whether the target runs on afterwards; False ends it once the snapshot
+            is complete.
+        backend: Backend to use; None asks all.
+        engine: ``driver`` or ``criu-plugin``.
+        timeout_us: How long CRIU may take, in microseconds.
+        lock_timeout_us: How long device work under way is waited for, in microseconds.
+        tcp_established: Save established TCP connections.
+        force: Codes of error findings to override.
+        plugins: The plugins to use; the installed ones by default.
+
+    Returns:
+        The published snapshot.
+
+    Raises:
+        GpusnapError: Some step failed; the target runs on unless the text says otherwise.
+    """
+    options = CheckpointOptions(
+        leave_running=leave_running,
+        backend=backend,
+        engine=Engine(engine),
+        timeout_us=timeout_us,
+        lock_timeout_us=lock_timeout_us,
+        tcp_established=tcp_established,
+        force=frozenset(force),
+    )
+    return run_checkpoint(pid, output_path, repository=repository, options=options, plugins=plugins)
+
+
+def run_checkpoint(
+    pid: int,
+    output_path: str | Path | None = None,
+    *,
+    repository: str | Path | None = None,
+    options: CheckpointOptions = _DEFAULTS,
+    plugins: Plugins | None = None,
+) -> Snapshot:
+    """Save a running process tree; see :func:`create_checkpoint`, here with the options struct."""
+    plugins = plugins or default_plugins()
+    phases = Phases(plugins.emit)
+    with phases.step(Phase.PREFLIGHT):
+        prepared = _prepare(pid, options, plugins)
+        refuse(prepared.findings)
+    with resolve_new(output_path, repository, prepared.target) as draft:
+        needed = estimate_bytes(prepared.target, prepared.claimed)
+        space = tuple(check_space(needed, draft.free_bytes(), str(draft.destination.parent)))
+        refuse(downgrade(space, options.force))
+        for finding in (*prepared.findings, *downgrade(space, options.force)):
+            if finding.severity is Severity.WARNING:
+                plugins.emit(Found(finding=finding))
+        return _Checkpoint(prepared, draft, phases, plugins).run()
+
+
+class _Checkpoint:
+    """One run of the state machine, from the first side effect on."""
+
+    def __init__(self, prepared: _Prepared, draft: Draft, phases: Phases, plugins: Plugins) -> None:
+        self._prepared = prepared
+        self._criu = prepared.criu or find_criu()
+        self._options = prepared.options
+        self._draft = draft
+        self._phases = phases
+        self._emit = plugins.emit
+        self._target = prepared.target
+        self._pids = prepared.claimed.pids
+        self._image: DeviceImage | None = None
+        self._snapshot: Snapshot | None = None
+        self._dumping = contextlib.ExitStack()
+        self._request = prepared.request(draft.images, draft.work)
+        self._journal = self._begin_journal()
+
+    def _begin_journal(self) -> Journal:
+        backend = self._prepared.backend
+        entry = Entry(
+            task=Task.CHECKPOINT,
+            owner=myself(),
+            processes=tuple(process.id for process in self._target.processes),
+            claimed=self._pids,
+            backend=backend.name if backend else None,
+            path=str(self._draft.destination),
+        )
+        self._phases.journal = Journal.begin(entry)
+        return self._phases.journal
+
+    def run(self) -> Snapshot:
+        try:
+            self._freeze_devices()
+            self._dump()
+            if self._options.leave_running:
+                self._let_go()
+            else:
+                self._see_it_gone()
+            snapshot = self._snapshot or self._publish()
+        except BaseException as error:
+            self._roll_back(error)
+            raise
+        self._phases.thaw(self._target.pids)
+        self._journal.finish()
+        return snapshot
+
+    def _freeze_devices(self) -> None:
+        if self._prepared.driven is None:
+            return
+        with self._phases.step(Phase.LOCK):
+            self._phases.freeze(self._target.pids)
+            self._prepared.driven.lock(self._pids, self._options.lock_timeout_us)
+        with self._phases.step(Phase.CHECKPOINT) as progress:
+            self._image = self._prepared.driven.checkpoint(self._pids, progress)
+
+    def _dump(self) -> None:
+        with Session(self._criu) as session, self._dumping:
+            self._journal.update(criu=identity(session.pid))
+            self._dumping.enter_context(self._phases.step(Phase.DUMP))
+            if self._prepared.driven is None:
+                self._phases.freeze(self._target.pids)
+            session.dump(self._request, self._notified)
+        self._journal.update(criu=None)
+
+    def _notified(self, script: str, _pid: int | None) -> bool:
+        self._emit(CriuNotified(script=script))
+        if script == "post-dump":
+            self._dumping.close()
+            # Only now do all processes stand still: some may have been forked since preflight.
+            self._target = find_target(self._target.root.pid)
+            self._check_images()
+            if not self._options.leave_running:
+                self._publish()
+        return True
+
+    def _check_images(self) -> None:
+        wanted = self._request.options.inventory_plugin
+        if wanted is not None and wanted not in inventory_plugins(self._draft.images):
+            msg = f"CRIU's plugin {wanted} took no part in the dump, which lacks the device memory"
+            raise CriuError(msg, cure="Use --engine driver")
+        for pattern in self._request.options.expected_images:
+            if not any(self._draft.images.glob(pattern)):
+                msg = f"The dump has no image {pattern}"
+                raise CriuError(msg, cure="See CRIU's log")
+        backend = self._prepared.backend
+        if backend is not None:
+            refuse(backend.verify_images(str(self._draft.images)), CriuError)
+
+    def _let_go(self) -> None:
+        """Let the target run on; if its devices do not come back, save the snapshot first."""
+        try:
+            self._release()
+        except GpusnapError:
+            self._publish()
+            raise
+        self._phases.thaw(self._target.pids)
+
+    def _release(self) -> None:
+        if self._prepared.driven is None or self._image is None:
+            return
+        with self._phases.step(Phase.RESTORE) as progress:
+            self._prepared.driven.restore(self._pids, SAME_DEVICES, progress)
+        with self._phases.step(Phase.UNLOCK):
+            release_devices(self._prepared.driven, self._pids)
+
+    def _see_it_gone(self) -> None:
+        left = wait_gone([process.id for process in self._target.processes], _DEATH_S)
+        if left:
+            msg = f"Process {left[0].pid} was killed but is still there after {_DEATH_S:g} s"
+            raise TargetError(msg, cure="Wait for it; the snapshot is complete")
+
+    def _publish(self) -> Snapshot:
+        self._draft.keep_log(self._draft.work / "dump.log")
+        with self._phases.step(Phase.DIGEST) as progress:
+            files = self._draft.digest(progress)
+        with self._phases.step(Phase.PUBLISH):
+            self._snapshot = self._draft.publish(self._manifest(files))
+        return self._snapshot
+
+    def _manifest(self, files: tuple[FileDigest, ...]) -> Manifest:
+        backend = self._prepared.backend
+        return Manifest(
+            id=new_id(),
+            name=self._draft.name,
+            created=timestamp(),
+            gpusnap_version=version("gpusnap"),
+            target=self._target,
+            backend=backend.name if backend else None,
+            claimed=self._pids,
+            device_regions=self._image,
+            devices=backend.devices() if backend else (),
+            driver_version=backend.probe().driver_version if backend else None,
+            host=read_host(self._criu),
+            engine=self._options.engine,
+            options=self._saved_options(),
+            left_running=self._options.leave_running,
+            frozen_us=self._phases.frozen_so_far(),
+            phases=self._phases.times,
+            files=files,
+            findings=self._prepared.findings,
+        )
+
+    def _saved_options(self) -> SavedOptions:
+        return SavedOptions(
+            shell_job=needs_shell_job(self._target),
+            tcp_established=self._options.tcp_established,
+            file_locks=self._options.file_locks,
+            external_unix_sockets=self._options.external_unix_sockets,
+            link_remap=self._options.link_remap,
+        )
+
+    def _roll_back(self, error: BaseException) -> None:
+        """Make the target run again; what cannot be put right stays in the journal."""
+        backend = self._prepared.backend
+        roll_back(error, backend, self._pids, self._phases, self._journal)
+        if not isinstance(error, GpusnapError):
+            return
+        if self._snapshot is not None:
+            error.details += (f"The snapshot {self._snapshot.path} is complete",)
+        elif log := self._draft.keep_failure_log():
+            error.details += (f"CRIU's log: {log}",)

@@ -1,0 +1,27 @@
+"""CRIU: found or fetched, driven through its RPC, its failures explained.
+
+The only module of gpusnap that starts CRIU.
+"""
+
+from gpusnap.criu.fetch import install_private_criu
+from gpusnap.criu.find import Criu, Passed, Search, find_criu, search_criu
+from gpusnap.criu.inventory import inventory_plugins
+from gpusnap.criu.private import private_criu_directory
+from gpusnap.criu.request import DumpRequest, RestoreRequest, equivalent_command
+from gpusnap.criu.session import Notify, Session
+
+__all__ = [
+    "Criu",
+    "DumpRequest",
+    "Notify",
+    "Passed",
+    "RestoreRequest",
+    "Search",
+    "Session",
+    "equivalent_command",
+    "find_criu",
+    "inventory_plugins",
+    "install_private_criu",
+    "private_criu_directory",
+    "search_criu",
+]

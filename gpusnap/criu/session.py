@@ -1,0 +1,170 @@
+"""A dump or a restore by CRIU, with a say at each of its stages."""
+
+import signal
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from gpusnap.criu import rpc_pb2
+from gpusnap.criu.find import Criu
+from gpusnap.criu.log import explain_failure
+from gpusnap.criu.request import CriuRequest, DumpRequest, RestoreRequest, log_path, rpc_options
+from gpusnap.criu.service import GRACE_SECONDS, Service, open_folder
+from gpusnap.errors import CriuError, DeadlineError, UsageError
+
+Notify = Callable[[str, int | None], bool]
+"""Called at each stage with its name and, where CRIU tells it, the PID of the restored root.
+
+False makes CRIU fail at that stage.
+"""
+
+
+class Session:
+    """Dumps and restores, each by a `criu swrk` of its own that ends with it.
+
+    Args:
+        criu: The CRIU to run.
+    """
+
+    def __init__(self, criu: Criu) -> None:
+        self._criu = criu
+        self._service: Service | None = None
+
+    @property
+    def pid(self) -> int:
+        """The PID of CRIU, from the first notification on.
+
+        Raises:
+            UsageError: It has not been started yet.
+        """
+        if self._service is None:
+            raise UsageError("CRIU has not been started in this session")
+        return self._service.pid
+
+    def dump(self, request: DumpRequest, notify: Notify) -> None:
+        """Dump a process tree.
+
+        At ``post-dump`` the images are complete and the target is still frozen. It runs on if
+        that stage is refused or raises, and also if gpusnap or CRIU dies before the answer.
+
+        Raises:
+            CriuError: CRIU failed, with the decisive line of its log; the target runs on.
+            DeadlineError: CRIU took too long and was stopped.
+            BaseException: Whatever ``notify`` raised, after CRIU has ended.
+        """
+        self._carry_out(rpc_pb2.DUMP, request, notify)
+
+    def restore(self, request: RestoreRequest, notify: Notify) -> int:
+        """Bring a process tree back.
+
+        At ``post-restore`` all memory is in place and no task has run yet; if that stage is
+        refused or raises, nothing of the tree remains. Refusing a later stage has no effect.
+
+        Returns:
+            The PID of the restored root.
+
+        Raises:
+            CriuError: CRIU failed, with the decisive line of its log.
+            DeadlineError: CRIU took too long and was stopped, with what it had brought up.
+            BaseException: Whatever ``notify`` raised, after CRIU has ended.
+        """
+        return self._carry_out(rpc_pb2.RESTORE, request, notify).restore.pid
+
+    def close(self) -> None:
+        """End a CRIU that still runs; only a call from another thread finds one."""
+        if self._service is not None:
+            self._service.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _carry_out(
+        self, kind: rpc_pb2.RequestType, request: CriuRequest, notify: Notify
+    ) -> rpc_pb2.Response:
+        with (
+            open_folder(request.images) as images,
+            open_folder(request.work) as work,
+            Service(self._criu, request) as self._service,
+        ):
+            options = rpc_options(request, images, work)
+            self._service.send(rpc_pb2.Request(type=kind, opts=options))
+            return _Conversation(self._service, request, notify).run()
+
+
+class _Conversation:
+    """The exchange of messages from a request to its outcome."""
+
+    def __init__(self, service: Service, request: CriuRequest, notify: Notify) -> None:
+        self._service = service
+        self._request = request
+        self._notify = notify
+        self._deadline = time.monotonic() + request.timeout_us / 1_000_000
+        self._stage = "start"
+        self._refused_at: str | None = None
+        self._raised: BaseException | None = None
+
+    def run(self) -> rpc_pb2.Response:
+        """Answer notifications until CRIU tells the outcome."""
+        while (response := self._receive()) is not None:
+            if response.type != rpc_pb2.NOTIFY:
+                break
+            self._answer(response.notify)
+        status = self._service.wait(GRACE_SECONDS)
+        if self._raised is not None:
+            raise self._raised
+        if response is None or not response.success:
+            raise self._failure(response, status)
+        return response
+
+    def _receive(self) -> rpc_pb2.Response | None:
+        try:
+            return self._service.receive(self._deadline)
+        except TimeoutError as error:
+            self._service.stop()
+            raise DeadlineError(
+                f"CRIU did not end within {self._request.timeout_us / 1_000_000:g} s and was "
+                f"stopped after its stage {self._stage!r}",
+                cure="Give it more time with --timeout",
+                details=[str(log_path(self._request))],
+            ) from error
+
+    def _answer(self, notification: rpc_pb2.Notification) -> None:
+        """Let the caller do its part; the time that takes is not CRIU's."""
+        started = time.monotonic()
+        self._stage = notification.script
+        agreed = self._ask(notification)
+        if not agreed and self._refused_at is None:
+            self._refused_at = self._stage
+        self._deadline += time.monotonic() - started
+        self._service.send(rpc_pb2.Request(type=rpc_pb2.NOTIFY, notify_success=agreed))
+
+    def _ask(self, notification: rpc_pb2.Notification) -> bool:
+        if self._raised is not None:
+            return False
+        pid = notification.pid if notification.HasField("pid") else None
+        try:
+            return self._notify(notification.script, pid)
+        except BaseException as error:  # noqa: BLE001 - raised again once CRIU has ended
+            self._raised = error
+            return False
+
+    def _failure(self, response: rpc_pb2.Response | None, status: int | None) -> CriuError:
+        log = log_path(self._request)
+        if response is None and status is not None and status < 0:
+            name = signal.strsignal(-status) or "unknown"
+            return CriuError(
+                f"CRIU was killed by signal {-status} ({name}) after its stage {self._stage!r}",
+                details=[str(log)],
+            )
+        if self._refused_at is not None:
+            return CriuError(f"CRIU was told to stop at its stage {self._refused_at!r}")
+        return explain_failure(log, self._service.output(), response.cr_errmsg if response else "")

@@ -1,0 +1,217 @@
+"""What every running operation writes down, so that another gpusnap can clean up after it.
+
+One journal a target, in the machine's state folder: it names the processes, the step and the
+gpusnap that owns it. The owner holds a lock on it that the kernel drops with its life, so an
+unlocked journal is one whose owner died, or one of a suspended target.
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from gpusnap.errors import BusyError, GpusnapError, PrivilegeError
+from gpusnap.events import Phase
+from gpusnap.target import alive, identity
+from gpusnap.types import DeviceMap, ProcessId
+
+
+class Task(StrEnum):
+    """The operations that keep a journal."""
+
+    CHECKPOINT = "checkpoint"
+    RESTORE = "restore"
+    SUSPEND = "suspend"
+    RESUME = "resume"
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Content of a journal.
+
+    Attributes:
+        owner: The gpusnap that runs the operation.
+        processes: Processes of the target; for a restore, those to come: PIDs to be taken,
+            start ticks of the earliest instant they can have started.
+        claimed: PIDs with device state.
+        executables: For a restore, what the processes run, to tell them from strangers.
+        criu: CRIU's process while it works.
+        suspended: True once a suspended target is meant to stay so.
+        path: Folder of the draft or of the snapshot.
+    """
+
+    task: Task
+    owner: ProcessId
+    processes: tuple[ProcessId, ...]
+    claimed: tuple[int, ...]
+    backend: str | None
+    phase: Phase = Phase.PREFLIGHT
+    executables: tuple[str, ...] = ()
+    criu: ProcessId | None = None
+    suspended: bool = False
+    path: str | None = None
+    device_map: DeviceMap = DeviceMap()
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """PIDs of the target."""
+        return frozenset(process.pid for process in self.processes)
+
+
+def state_directory() -> Path:
+    """Folder of the journals: GPUSNAP_STATE_DIR, else /run/gpusnap, else the user's runtime."""
+    if named := os.environ.get("GPUSNAP_STATE_DIR"):
+        return Path(named)
+    if os.geteuid() == 0:
+        return Path("/run/gpusnap")
+    return Path(os.environ.get("XDG_RUNTIME_DIR", f"/tmp/gpusnap-{os.geteuid()}")) / "gpusnap"  # noqa: S108 - checked for ownership below
+
+
+def _prepare_directory() -> Path:
+    folder = state_directory()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.stat().st_uid != os.geteuid():
+            msg = f"The state folder {folder} belongs to another user"
+            raise PrivilegeError(msg, cure="Set GPUSNAP_STATE_DIR to a folder of your own")
+    except OSError as error:
+        msg = f"The state folder {folder} cannot be used: {error.strerror}"
+        raise GpusnapError(msg, cure="Set GPUSNAP_STATE_DIR to a writable folder") from None
+    return folder
+
+
+@contextlib.contextmanager
+def _locked_directory() -> Iterator[Path]:
+    """Hold the whole state folder, for the instant in which a journal is claimed."""
+    folder = _prepare_directory()
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield folder
+
+
+def _try_lock(path: Path) -> int | None:
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _read(path: Path) -> Entry | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Entry)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+class Journal:
+    """The journal of one operation, held by this process until it is closed."""
+
+    def __init__(self, path: Path, lock: int, entry: Entry) -> None:
+        self._path = path
+        self._lock = lock
+        self.entry = entry
+
+    @classmethod
+    def begin(cls, entry: Entry) -> Self:
+        """Claim a target.
+
+        Raises:
+            BusyError: Another operation holds a process of it, or one was interrupted.
+        """
+        with _locked_directory() as folder:
+            for path in folder.glob("*.json"):
+                _refuse_overlap(path, entry)
+            path = folder / f"{min(entry.pids)}.json"
+            lock = _try_lock(path.with_suffix(".lock"))
+            if lock is None:
+                msg = f"Another gpusnap holds process {min(entry.pids)}"
+                raise BusyError(msg, cure="Wait for it to end")
+            journal = cls(path, lock, entry)
+            journal._write()
+            return journal
+
+    @classmethod
+    def take_over(cls, entry: Entry) -> Self | None:
+        """Hold the journal of a dead owner or of a suspended target; None if it is in use."""
+        with _locked_directory() as folder:
+            path = folder / f"{min(entry.pids)}.json"
+            if _read(path) != entry:
+                return None
+            lock = _try_lock(path.with_suffix(".lock"))
+            return None if lock is None else cls(path, lock, entry)
+
+    def update(self, **changes: object) -> None:
+        """Write changed fields of the entry."""
+        self.entry = msgspec.structs.replace(self.entry, **changes)
+        self._write()
+
+    def _write(self) -> None:
+        draft = self._path.with_suffix(".new")
+        try:
+            draft.write_bytes(msgspec.json.encode(self.entry))
+            draft.replace(self._path)
+        except OSError as error:
+            msg = f"The journal {self._path} cannot be written: {error.strerror}"
+            raise GpusnapError(msg, cure="Free space there or set GPUSNAP_STATE_DIR") from None
+
+    def finish(self) -> None:
+        """Remove the journal: nothing is left to clean up."""
+        with _locked_directory():
+            self._path.unlink(missing_ok=True)
+            self._path.with_suffix(".lock").unlink(missing_ok=True)
+        os.close(self._lock)
+
+    def leave(self) -> None:
+        """Let go of the journal and keep it, for ``gpusnap recover`` or ``resume``."""
+        os.close(self._lock)
+
+
+def _refuse_overlap(path: Path, wanted: Entry) -> None:
+    entry = _read(path)
+    if entry is None or not entry.pids & wanted.pids:
+        return
+    lock = _try_lock(path.with_suffix(".lock"))
+    pid = min(entry.pids)
+    if lock is None:
+        msg = f"Another gpusnap (PID {entry.owner.pid}) runs a {entry.task} of process {pid}"
+        raise BusyError(msg, cure="Wait for it to end")
+    os.close(lock)
+    if entry.task is not Task.RESTORE and not any(map(alive, entry.processes)):
+        path.unlink(missing_ok=True)
+        return
+    if entry.suspended:
+        msg = f"Process {pid} is suspended"
+        raise BusyError(msg, cure=f"Run gpusnap resume {pid} first")
+    msg = f"A {entry.task} of process {pid} was interrupted and waits to be recovered"
+    raise BusyError(msg, cure="Run gpusnap recover first")
+
+
+def entries() -> tuple[tuple[Entry, bool], ...]:
+    """All journals, each with whether a living gpusnap holds it."""
+    if not state_directory().is_dir():
+        return ()
+    found = []
+    with _locked_directory() as folder:
+        for path in sorted(folder.glob("*.json")):
+            entry = _read(path)
+            if entry is None:
+                continue
+            lock = _try_lock(path.with_suffix(".lock"))
+            if lock is not None:
+                os.close(lock)
+            found.append((entry, lock is None))
+    return tuple(found)
+
+
+def myself() -> ProcessId:
+    """Identity of this process, as owner of a journal."""
+    own = identity(os.getpid())
+    assert own is not None  # noqa: S101 - a process sees itself
+    return own

@@ -1,0 +1,124 @@
+"""CRC-32 at the speed of memory; the one module that imports the compiled extension.
+
+Polynomial, conventions and results are zlib's: ``zlib.crc32`` itself is one of the
+implementations, the one that is left on a platform for which the extension was not built.
+Large pieces are computed with the interpreter's lock released.
+"""
+
+import functools
+import zlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+from gpusnap.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_Crc32: TypeAlias = "Callable[[Buffer, int], int]"
+_Combine: TypeAlias = Callable[[int, int, int], int]
+
+_MASK = 0xFFFFFFFF
+_POLYNOMIAL = 0xEDB88320
+_X_TO_THE_8 = 0x00800000
+
+
+def _multiply(a: int, b: int) -> int:
+    """Multiply two polynomials modulo the CRC's; bit 31 stands for x^0."""
+    product = 0
+    for bit in range(31, -1, -1):
+        if a >> bit & 1:
+            product ^= b
+        b = (b >> 1) ^ (_POLYNOMIAL if b & 1 else 0)
+    return product
+
+
+def _combine(first: int, second: int, second_length: int) -> int:
+    """Do what the extension's function does where there is none."""
+    power = _X_TO_THE_8
+    while second_length:
+        if second_length & 1:
+            first = _multiply(first, power)
+        power = _multiply(power, power)
+        second_length >>= 1
+    return first ^ second
+
+
+def _load() -> tuple[dict[str, _Crc32], _Combine]:
+    """Give what this machine can run, the fastest first.
+
+    Only an extension that is absent is passed over: one that is there but cannot be loaded is
+    a broken installation, which must not pass unseen.
+    """
+    try:
+        from gpusnap._native import ffi, lib  # noqa: PLC0415  absent on some platforms
+    except ModuleNotFoundError:
+        return {"zlib": zlib.crc32}, _combine
+
+    def compute(number: int, data: "Buffer", value: int) -> int:
+        with ffi.from_buffer("uint8_t[]", data) as view:
+            return lib.gpusnap_crc32(number, value, view, len(view))
+
+    numbers = {
+        "vpclmul": lib.GPUSNAP_CRC32_VPCLMUL,
+        "pclmul": lib.GPUSNAP_CRC32_PCLMUL,
+        "arm": lib.GPUSNAP_CRC32_ARM,
+        "portable": lib.GPUSNAP_CRC32_PORTABLE,
+    }
+    compiled: dict[str, _Crc32] = {
+        name: functools.partial(compute, number)
+        for name, number in numbers.items()
+        if lib.gpusnap_crc32_supported(number)
+    }
+    return compiled | {"zlib": zlib.crc32}, lib.gpusnap_crc32_combine
+
+
+_IMPLEMENTATIONS, _COMBINE = _load()
+_FASTEST = next(iter(_IMPLEMENTATIONS))
+
+
+def implementations() -> tuple[str, ...]:
+    """Name the ways to compute CRC-32 on this machine, the fastest first.
+
+    Returns:
+        Some of ``vpclmul`` (VPCLMULQDQ with AVX-512), ``pclmul`` (PCLMULQDQ), ``arm`` (Armv8's
+        CRC32 instructions) and ``portable`` (tables, in C); always ``zlib``.
+    """
+    return tuple(_IMPLEMENTATIONS)
+
+
+def crc32(data: "Buffer", value: int = 0, *, implementation: str | None = None) -> int:
+    """Compute the CRC-32 of ``data``, as ``zlib.crc32`` does.
+
+    Args:
+        data: Any C-contiguous buffer; it is read where it lies.
+        value: CRC-32 of what came before, 0 at the start.
+        implementation: One of :func:`implementations`, the fastest when None.
+
+    Returns:
+        A number of 32 bits.
+
+    Raises:
+        UsageError: This machine does not have the implementation.
+    """
+    compute = _IMPLEMENTATIONS.get(implementation or _FASTEST)
+    if compute is None:
+        names = ", ".join(_IMPLEMENTATIONS)
+        raise UsageError(f"No CRC-32 implementation {implementation!r} here, only {names}")
+    return compute(data, value & _MASK)
+
+
+def crc32_combine(first: int, second: int, second_length: int) -> int:
+    """Compute the CRC-32 of two pieces put together, without reading them.
+
+    Args:
+        first: CRC-32 of the first piece.
+        second: CRC-32 of the second piece.
+        second_length: Length of the second piece in bytes.
+
+    Raises:
+        UsageError: The length is negative.
+    """
+    if second_length < 0:
+        raise UsageError(f"A length cannot be negative: {second_length}")
+    return _COMBINE(first & _MASK, second & _MASK, second_length)

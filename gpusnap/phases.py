@@ -1,0 +1,68 @@
+"""Runs the steps of an operation: timed, announced, written to the journal."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+from gpusnap.events import (
+    Event,
+    Frozen,
+    Phase,
+    PhaseFinished,
+    PhaseProgress,
+    PhaseStarted,
+    Thawed,
+)
+from gpusnap.hookspecs import Progress
+from gpusnap.journal import Journal
+from gpusnap.repository import PhaseTime
+
+
+def now_us() -> int:
+    """A monotonic clock in microseconds."""
+    return time.monotonic_ns() // 1000
+
+
+class Phases:
+    """Times the steps of one operation and the time its target does not run."""
+
+    def __init__(self, emit: Callable[[Event], None]) -> None:
+        self._emit = emit
+        self._times: list[PhaseTime] = []
+        self._frozen_at: int | None = None
+        self.journal: Journal | None = None
+        self._frozen_us = 0
+
+    @property
+    def times(self) -> tuple[PhaseTime, ...]:
+        """The steps that ended, in order."""
+        return tuple(self._times)
+
+    @contextlib.contextmanager
+    def step(self, phase: Phase, total: int = 0) -> Iterator[Progress]:
+        """Run one step; what is yielded reports its progress in bytes."""
+        if self.journal is not None:
+            self.journal.update(phase=phase)
+        self._emit(PhaseStarted(phase=phase, total=total))
+        begin = now_us()
+        yield lambda done, of: self._emit(PhaseProgress(phase=phase, done=done, total=of))
+        took = now_us() - begin
+        self._times.append(PhaseTime(phase=phase, microseconds=took))
+        self._emit(PhaseFinished(phase=phase, microseconds=took))
+
+    def freeze(self, pids: tuple[int, ...]) -> None:
+        """Note that the target stopped."""
+        self._frozen_at = now_us()
+        self._emit(Frozen(pids=pids))
+
+    def thaw(self, pids: tuple[int, ...]) -> None:
+        """Note that the target runs again or is gone; does nothing if it was not frozen."""
+        if self._frozen_at is None:
+            return
+        self._frozen_us = now_us() - self._frozen_at
+        self._frozen_at = None
+        self._emit(Thawed(pids=pids, microseconds=self._frozen_us))
+
+    def frozen_so_far(self) -> int:
+        """How long the target did not run, in microseconds; still counting while it does not."""
+        return self._frozen_us if self._frozen_at is None else now_us() - self._frozen_at

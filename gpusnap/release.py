@@ -1,0 +1,158 @@
+"""Brings processes back from whatever state an operation left them in."""
+
+import os
+import signal
+import time
+from collections.abc import Collection, Iterable
+
+from gpusnap.errors import DeviceError, GpusnapError
+from gpusnap.events import Phase
+from gpusnap.journal import Journal
+from gpusnap.phases import Phases
+from gpusnap.plugins import Backend
+from gpusnap.target import alive, identity, read_process
+from gpusnap.types import DeviceMap, DeviceState, ProcessId
+
+SAME_DEVICES = DeviceMap()
+"""Every device replaced by itself."""
+
+_ATTEMPTS = 3
+_SETTLE_S = 60.0
+"""How long a state between two others may last before it counts as stuck."""
+
+_BETWEEN = frozenset({DeviceState.CHECKPOINTING, DeviceState.RESTORING})
+
+
+def release_devices(
+    backend: Backend, pids: tuple[int, ...], device_map: DeviceMap = SAME_DEVICES
+) -> None:
+    """Make processes run again: restore those checkpointed, unlock those locked.
+
+    It goes by what the driver says, never by what was asked of it before, and looks again
+    afterwards: a call whose caller died may still take effect late. Processes that are gone are
+    no matter.
+
+    Raises:
+        DeviceError: A process could not be brought back.
+    """
+    for _attempt in range(_ATTEMPTS):
+        states = _settled(backend, pids)
+        if all(state is DeviceState.RUNNING for state in states.values()):
+            return
+        checkpointed = _in_state(states, DeviceState.CHECKPOINTED)
+        if checkpointed:
+            backend.restore(checkpointed, device_map)
+        backend.unlock(tuple(pid for pid in states if states[pid] is not DeviceState.FAILED))
+    stuck = {pid: state for pid, state in _settled(backend, pids).items() if state != "running"}
+    for pid, state in stuck.items():
+        msg = f"Process {pid} is left {state} in the driver"
+        raise DeviceError(msg, pid=pid, state=state, cure="Run gpusnap recover")
+
+
+def _in_state(states: dict[int, DeviceState], wanted: DeviceState) -> tuple[int, ...]:
+    return tuple(pid for pid, state in states.items() if state is wanted)
+
+
+def _settled(backend: Backend, pids: tuple[int, ...]) -> dict[int, DeviceState]:
+    deadline = time.monotonic() + _SETTLE_S
+    states = backend.state(pids)
+    while _BETWEEN & set(states.values()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+        states = backend.state(pids)
+    return states
+
+
+def roll_back(
+    error: BaseException,
+    backend: Backend | None,
+    pids: tuple[int, ...],
+    phases: Phases,
+    journal: Journal,
+) -> None:
+    """Make the target run again; what cannot be put right stays in the journal.
+
+    Args:
+        error: Why; it gets further details.
+        backend: Backend of the target, None if it has no device state.
+        pids: PIDs with device state.
+        phases: The operation's clock.
+        journal: The operation's journal, finished or left for ``gpusnap recover``.
+    """
+    details: tuple[str, ...] = ()
+    try:
+        with phases.step(Phase.ROLLBACK):
+            if backend is not None:
+                release_devices(backend, pids)
+    except GpusnapError as failure:
+        details = (failure.text, "Run gpusnap recover to try again")
+        journal.leave()
+    else:
+        phases.thaw(pids)
+        journal.finish()
+    if isinstance(error, GpusnapError):
+        error.details = (*error.details, *details)
+
+
+def now_ticks() -> int:
+    """The present in the unit of :attr:`gpusnap.types.ProcessId.start_ticks`."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+def kill_restored(expected: Iterable[ProcessId], executables: Collection[str]) -> tuple[int, ...]:
+    """Kill what a failed restore left of a tree.
+
+    A process is taken for one of the tree if it has one of its PIDs, started no earlier than
+    the restore and runs a program of the tree, or still CRIU; a stranger that got such a PID
+    meanwhile is left alone.
+
+    Args:
+        expected: The tree's PIDs, with the start ticks of the restore.
+        executables: Programs of the tree, and CRIU's.
+
+    Returns:
+        PIDs that were killed and are gone.
+    """
+    doomed = []
+    for process in expected:
+        current = identity(process.pid)
+        if current is None or current.start_ticks < process.start_ticks:
+            continue
+        if _runs_one_of(process.pid, executables):
+            _kill(current)
+            doomed.append(current)
+    wait_gone(doomed, 30.0)
+    return tuple(process.pid for process in doomed if not alive(process))
+
+
+def _runs_one_of(pid: int, executables: Collection[str]) -> bool:
+    try:
+        executable = read_process(pid).executable
+    except OSError:
+        return False
+    # The program file may have been replaced since: the kernel then says so behind its path.
+    return executable is not None and executable.removesuffix(" (deleted)") in executables
+
+
+def _kill(process: ProcessId) -> None:
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    try:
+        # The descriptor pins the process; only now is its identity final.
+        if identity(process.pid) == process:
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def wait_gone(processes: Iterable[ProcessId], timeout_s: float) -> tuple[ProcessId, ...]:
+    """Wait until processes no longer run; return those that still do (zombies do not run)."""
+    deadline = time.monotonic() + timeout_s
+    left = tuple(filter(alive, processes))
+    while left and time.monotonic() < deadline:
+        time.sleep(0.01)
+        left = tuple(filter(alive, left))
+    return left

@@ -1,0 +1,140 @@
+"""SHA-256 and CRC-32 of files, each file read once."""
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from io import FileIO
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from gpusnap import native
+from gpusnap.hookspecs import Progress
+from gpusnap.repository.storage import open_regular
+from gpusnap.repository.tree import Entry, processors
+
+STEP = 1 << 20
+"""Bytes read at once: they are still in the cache when the second sum is taken."""
+
+Advance = Callable[[int], None]
+
+
+class FileDigest(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of a snapshot: where it is below the snapshot's folder, and its sums.
+
+    Attributes:
+        path: Relative, with ``/`` between its parts, none of them ``.`` or ``..``.
+        size: Length in bytes.
+        crc32: CRC-32 as zlib and Ethernet define it.
+        sha256: SHA-256 in lower-case hexadecimal digits.
+    """
+
+    path: str
+    size: Annotated[int, Meta(ge=0)]
+    crc32: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
+    sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+
+    def __post_init__(self) -> None:
+        """Refuse a path that could lead out of the snapshot."""
+        path = PurePosixPath(self.path)
+        outside = path.is_absolute() or ".." in path.parts or "\0" in self.path
+        if outside or str(path) != self.path or self.path == ".":
+            raise ValueError(f"{self.path!r} is not a path inside a snapshot")
+
+
+class StoppedError(Exception):
+    """Another thread failed, so this one need not go on."""
+
+
+class Meter:
+    """Adds up the bytes of several threads, reports them one call at a time, and stops them."""
+
+    def __init__(self, total: int, progress: Progress) -> None:
+        self._total = total
+        self._progress = progress
+        self._done = 0
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    def advance(self, count: int) -> None:
+        """Count bytes.
+
+        Raises:
+            StoppedError: :meth:`stop` was called.
+        """
+        with self._lock:
+            if self._stopped:
+                raise StoppedError
+            self._done += count
+            self._progress(self._done, self._total)
+
+    def stop(self) -> None:
+        """Make every later :meth:`advance` raise."""
+        with self._lock:
+            self._stopped = True
+
+
+def _sum_and_read(view: memoryview, crc: int, file: FileIO, buffer: bytearray) -> tuple[int, int]:
+    return native.crc32(view, crc), file.readinto(buffer) or 0
+
+
+def digest_file(path: Path, name: str, advance: Advance) -> FileDigest:
+    """Read a file once and take both sums.
+
+    A second thread takes the CRC and reads the next step while this one is busy with SHA-256,
+    which is the slowest of the three.
+
+    Raises:
+        OSError: It cannot be read, or is no regular file.
+    """
+    sha, crc, size = hashlib.sha256(), 0, 0
+    with open_regular(path) as file, ThreadPoolExecutor(1) as second:
+        room = min(STEP, os.fstat(file.fileno()).st_size) or 1
+        buffer, other = bytearray(room), bytearray(room)
+        length = file.readinto(buffer)
+        while length:
+            view = memoryview(buffer)[:length]
+            ahead = second.submit(_sum_and_read, view, crc, file, other)
+            sha.update(view)
+            size += length
+            crc, length = ahead.result()
+            buffer, other = other, buffer
+            advance(len(view))
+    return FileDigest(path=name, size=size, crc32=crc, sha256=sha.hexdigest())
+
+
+def _attempt(root: Path, entry: Entry, advance: Advance) -> FileDigest | OSError:
+    try:
+        return digest_file(root / entry.path, entry.path, advance)
+    except OSError as error:
+        return error
+
+
+def digest_files(
+    root: Path, entries: Iterable[Entry], progress: Progress
+) -> dict[str, FileDigest | OSError]:
+    """Take the sums of files in parallel, the largest first.
+
+    Args:
+        root: The folder the entries were found in.
+        entries: Files of it.
+        progress: Called by one thread at a time.
+
+    Returns:
+        For each path its digest, or why it could not be read.
+    """
+    files = sorted(entries, key=lambda entry: entry.size, reverse=True)
+    meter = Meter(sum(entry.size for entry in files), progress)
+    with ThreadPoolExecutor(processors()) as pool:
+        sums = {entry.path: pool.submit(_attempt, root, entry, meter.advance) for entry in files}
+        try:
+            return {path: future.result() for path, future in sums.items()}
+        except BaseException:
+            # An interrupt must not wait until gigabytes have been read.
+            meter.stop()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

@@ -1,0 +1,180 @@
+"""The manifest: what a snapshot is of, how it was made, and the sums of its files."""
+
+import hashlib
+import uuid
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from gpusnap.errors import IncompatibleError, IntegrityError
+from gpusnap.events import Phase
+from gpusnap.repository.digest import FileDigest
+from gpusnap.repository.layout import FORMAT_VERSION, MANIFEST
+from gpusnap.repository.names import problem
+from gpusnap.repository.storage import printable
+from gpusnap.types import Device, DeviceImage, Engine, Finding, Target
+
+MANIFEST_LIMIT = 64 << 20
+"""Bytes of the longest manifest that is read."""
+
+_Count = Annotated[int, Meta(ge=0)]
+_T = TypeVar("_T")
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine and the programs of a checkpoint; what is not known is None.
+
+    Attributes:
+        kernel: Release, as ``uname -r`` says it.
+        machine: Instruction set, as ``uname -m`` says it.
+        boot_id: Tells one boot from another, so that PIDs can be compared.
+    """
+
+    kernel: str
+    machine: str
+    hostname: str
+    boot_id: str
+    libc: str | None = None
+    criu_version: str | None = None
+    python_version: str | None = None
+
+
+class SavedOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of the dump that its restore has to repeat; CRIU's own words."""
+
+    shell_job: bool = False
+    tcp_established: bool = False
+    file_locks: bool = False
+    link_remap: bool = False
+    ext_unix_sockets: bool = False
+    ghost_limit: _Count | None = None
+
+
+class PhaseTime(msgspec.Struct, frozen=True, kw_only=True):
+    """How long one step of the checkpoint took."""
+
+    phase: Phase
+    microseconds: _Count
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of a snapshot besides its images.
+
+    Attributes:
+        format_version: Version of the format, at most :data:`FORMAT_VERSION`.
+        id: Tells this snapshot from every other, also of the same name.
+        name: The name it was made under; its folder may have been renamed since.
+        created: Instant in UTC, RFC 3339; see :func:`timestamp`.
+        backend: The backend that handled the device, None for a target without device state.
+        claimed: PIDs with device state.
+        device_regions: Where in the memory images the device memory is.
+        devices: All devices of the host in the driver's order.
+        left_running: Whether the target ran on afterwards.
+        frozen_us: How long the target had not run when the manifest was written.
+        parent: Id of the snapshot this one builds on.
+        files: Every file of the snapshot but the manifest and its digest.
+        findings: What checks found that did not stop the checkpoint.
+    """
+
+    id: Annotated[str, Meta(min_length=1)]
+    name: str
+    created: str
+    gpusnap_version: str
+    target: Target
+    host: Host
+    files: tuple[FileDigest, ...]
+    format_version: Annotated[int, Meta(ge=1)] = FORMAT_VERSION
+    backend: str | None = None
+    claimed: tuple[int, ...] = ()
+    device_regions: DeviceImage | None = None
+    devices: tuple[Device, ...] = ()
+    driver_version: str | None = None
+    engine: Engine = Engine.DRIVER
+    options: SavedOptions = SavedOptions()
+    left_running: bool = True
+    frozen_us: _Count = 0
+    phases: tuple[PhaseTime, ...] = ()
+    parent: str | None = None
+    findings: tuple[Finding, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what no gpusnap writes."""
+        words = problem(self.name)
+        if words:
+            raise ValueError(f"the name {words}")
+        if datetime.fromisoformat(self.created).utcoffset() != timedelta(0):
+            raise ValueError(f"{self.created!r} is not in UTC")
+        if len({file.path for file in self.files}) < len(self.files):
+            raise ValueError("a file is named twice")
+        if not self.target.processes:
+            raise ValueError("the target has no process")
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+
+class _Version(msgspec.Struct):
+    format_version: Annotated[int, Meta(ge=1)]
+
+
+def new_id() -> str:
+    """An identifier that no other snapshot or repository has."""
+    return uuid.uuid4().hex
+
+
+def timestamp(now: datetime | None = None) -> str:
+    """An instant, by default this one, as manifests hold it."""
+    instant = now or datetime.now(UTC)
+    return f"{instant.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+
+
+def decode_versioned(data: bytes, kind: type[_T], path: Path) -> _T:
+    """Read JSON that carries a format version.
+
+    Raises:
+        IncompatibleError: A newer gpusnap wrote it.
+        IntegrityError: It is not what any gpusnap writes.
+    """
+    try:
+        version = msgspec.json.decode(data, type=_Version).format_version
+        if version > FORMAT_VERSION:
+            raise IncompatibleError(
+                f"{printable(path)} has format version {version}, newer than {FORMAT_VERSION}",
+                cure="Use the gpusnap that wrote it, or a newer one",
+            )
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise IntegrityError(f"{printable(path)} is damaged: {error}") from error
+
+
+def decode(data: bytes, path: Path) -> Manifest:
+    """Read a manifest; errors as :func:`decode_versioned`."""
+    return decode_versioned(data, Manifest, path)
+
+
+def _encodable(value: object) -> object:
+    """The same with every text fit for UTF-8: a command line may hold any bytes."""
+    match value:
+        case str():
+            return value.encode(errors="backslashreplace").decode()
+        case dict():
+            return {_encodable(key): _encodable(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_encodable(each) for each in value]
+    return value
+
+
+def encode(manifest: Manifest) -> bytes:
+    """A manifest as indented JSON."""
+    plain = _encodable(msgspec.to_builtins(manifest))
+    return msgspec.json.format(msgspec.json.encode(plain), indent=2) + b"\n"
+
+
+def digest_line(data: bytes) -> bytes:
+    """The content of ``manifest.json.sha256``: what ``sha256sum manifest.json`` prints."""
+    return f"{hashlib.sha256(data).hexdigest()}  {MANIFEST}\n".encode()

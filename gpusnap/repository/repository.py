@@ -1,0 +1,206 @@
+"""A folder of snapshots."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from gpusnap.errors import BusyError, GpusnapError, NotFoundError, UsageError
+from gpusnap.repository import layout, names
+from gpusnap.repository.config import make_config, read_config
+from gpusnap.repository.draft import Draft
+from gpusnap.repository.locks import hold_folder, refusing, removing_lock
+from gpusnap.repository.snapshot import Snapshot, is_snapshot, open_snapshot
+from gpusnap.repository.storage import absolute, free_bytes, printable, storage
+from gpusnap.repository.tree import delete, retire
+
+_TRIES = 1000
+"""More snapshots of one process in one second than anyone makes."""
+
+
+class Damaged(msgspec.Struct, frozen=True):
+    """A snapshot that cannot be opened.
+
+    Attributes:
+        path: Its folder.
+        reason: Why, in a sentence.
+    """
+
+    path: Path
+    reason: str
+
+    @property
+    def name(self) -> str:
+        """Its name in the repository."""
+        return self.path.name
+
+
+class Repository(msgspec.Struct, frozen=True):
+    """A repository that exists, of a format this code knows.
+
+    Attributes:
+        path: Its folder.
+        id: Tells it from every other.
+    """
+
+    path: Path
+    id: str
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open a repository; writes nothing.
+
+        Raises:
+            NotFoundError: There is none.
+            UsageError: The path is a file.
+            IntegrityError: Its configuration is damaged.
+            IncompatibleError: A newer gpusnap made it.
+            PrivilegeError: It may not be read.
+        """
+        path = absolute(path)
+        return cls(path, read_config(path).id)
+
+    @classmethod
+    def create(cls, path: Path) -> Self:
+        """Open a repository, which is made unless it is there; errors as :meth:`open`."""
+        path = absolute(path)
+        return cls(path, make_config(path).id)
+
+    def _names(self) -> tuple[str, ...]:
+        with storage("read", self.path), os.scandir(self.path) as found:
+            folders = [each.name for each in found if each.is_dir(follow_symlinks=False)]
+        return tuple(sorted(name for name in folders if names.problem(name) is None))
+
+    def _load(self) -> Iterator[Snapshot | Damaged]:
+        for path in (self.path / name for name in self._names()):
+            # It may be removed while the others are read; a folder of another kind is no matter.
+            with suppress(NotFoundError):
+                try:
+                    yield open_snapshot(path)
+                except NotFoundError:
+                    raise
+                except GpusnapError as error:
+                    yield Damaged(path, error.text)
+
+    def snapshots(self) -> tuple[Snapshot, ...]:
+        """All snapshots that can be opened, oldest first."""
+        found = [each for each in self._load() if isinstance(each, Snapshot)]
+        return tuple(sorted(found, key=lambda snapshot: (snapshot.created, snapshot.name)))
+
+    def damaged(self) -> tuple[Damaged, ...]:
+        """All snapshots that cannot be opened, sorted by name."""
+        return tuple(each for each in self._load() if isinstance(each, Damaged))
+
+    def find(self, name: str) -> Snapshot:
+        """The snapshot of a name, of a unique beginning of one, or the ``latest``.
+
+        Raises:
+            NotFoundError: There is none.
+            UsageError: Several names begin so, or no name can.
+            IntegrityError: Its manifest is damaged.
+            IncompatibleError: A newer gpusnap wrote it.
+        """
+        if name == layout.LATEST:
+            return self._latest()
+        return open_snapshot(self._locate(name))
+
+    def locate(self, name: str) -> Path:
+        """The folder :meth:`find` would open, also where it is too damaged to open."""
+        return self._latest().path if name == layout.LATEST else self._locate(name)
+
+    def _latest(self) -> Snapshot:
+        found = self.snapshots()
+        if not found:
+            raise NotFoundError(f"Repository {printable(self.path)} holds no snapshot")
+        return found[-1]
+
+    def _locate(self, name: str) -> Path:
+        present = [each for each in self._names() if is_snapshot(self.path / each)]
+        if name in present:
+            return self.path / name
+        matches = [each for each in present if each.startswith(names.check(name))]
+        if len(matches) > 1:
+            raise UsageError(
+                f"'{printable(name)}' is the beginning of {len(matches)} names",
+                cure=f"Name one of them: {', '.join(matches[:10])}",
+            )
+        if not matches:
+            raise NotFoundError(
+                f"There is no snapshot '{printable(name)}' in {printable(self.path)}",
+                cure="gpusnap list shows what there is",
+            )
+        return self.path / matches[0]
+
+    def prepare(self, name: str | None, *, process_name: str = "process") -> Draft:
+        """Begin a snapshot.
+
+        Args:
+            name: Its name; None to have one made of the process's name and the time.
+            process_name: For a name that is made.
+
+        Raises:
+            UsageError: No snapshot may have the name, or one has it.
+            BusyError: Another process is making it.
+            GpusnapError: The repository cannot be written to.
+        """
+        if name is not None:
+            return Draft(self.path, names.check(name))
+        for candidate in islice(names.generated(process_name), _TRIES):
+            with suppress(names.NameTakenError, BusyError):
+                return Draft(self.path, candidate)
+        raise BusyError(f"All names for a snapshot of {process_name} are taken in this second")
+
+    def remove(self, snapshot: Snapshot | Damaged) -> int:
+        """Delete a snapshot: it is gone from the listing at once, or not at all.
+
+        Returns:
+            The bytes that were freed.
+
+        Raises:
+            NotFoundError: It is gone already.
+            UsageError: It is in another repository.
+            BusyError: Someone restores from it.
+            GpusnapError: The repository cannot be written to.
+        """
+        path = snapshot.path
+        with ExitStack() as locked, storage("remove", path):
+            if not path.parent.samefile(self.path):
+                raise UsageError(f"{printable(path)} is in another repository")
+            if isinstance(snapshot, Snapshot):
+                locked.enter_context(refusing(f"Snapshot {printable(path.name)} is in use"))
+                locked.enter_context(removing_lock(path / layout.MANIFEST))
+            return retire(path, self.path)
+
+    def clean(self) -> int:
+        """Delete what crashes left: drafts of dead processes, snapshots half removed.
+
+        Returns:
+            The bytes that were freed.
+
+        Raises:
+            GpusnapError: The repository cannot be read or written to.
+        """
+        with storage("clean", self.path):
+            return sum(map(self._clean, sorted(self.path.iterdir())))
+
+    def _clean(self, path: Path) -> int:
+        if path.name.startswith(layout.REMOVED_PREFIX):
+            return delete(path)
+        if not path.name.startswith(layout.DRAFT_PREFIX):
+            return 0
+        try:
+            descriptor = hold_folder(path, layout.DRAFT_LOCK)
+        except BlockingIOError:
+            return 0
+        try:
+            return retire(path, self.path)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self) -> int:
+        """How many bytes can still be written."""
+        return free_bytes(self.path)

@@ -1,0 +1,431 @@
+"""Brings a snapshot back to life: the restore's steps in order.
+
+verify, compare, criu-restore, restore, unlock. Nothing starts before every byte was checked
+and devices, PIDs and memory were found to fit; a failure after that leaves no process behind.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import msgspec
+
+from gpusnap.checks import check_privileges, downgrade
+from gpusnap.criu import Criu, RestoreRequest, Session, equivalent_command, find_criu
+from gpusnap.errors import (
+    GpusnapError,
+    IncompatibleError,
+    NoBackendError,
+    NotFoundError,
+    refuse,
+)
+from gpusnap.events import CriuNotified, Found, Phase
+from gpusnap.host import read_host
+from gpusnap.journal import Entry, Journal, Task, myself
+from gpusnap.phases import Phases
+from gpusnap.plugins import Backend, Plugins, default_plugins
+from gpusnap.release import kill_restored, now_ticks
+from gpusnap.repository import (
+    PhaseTime,
+    Snapshot,
+    require_intact,
+    resolve,
+)
+from gpusnap.target import identity, is_zombie, read_process
+from gpusnap.types import (
+    CriuOptions,
+    CriuPhase,
+    Device,
+    DeviceMap,
+    Engine,
+    Finding,
+    Incompatible,
+    ProcessId,
+    Severity,
+)
+
+DEFAULT_TIMEOUT_US = 30 * 60 * 1_000_000
+_PID_WAIT_S = 30.0
+"""How long a dying process is waited for: one with much memory takes seconds."""
+
+
+class RestoreOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a restore is made.
+
+    Attributes:
+        backend: Backend to use instead of the snapshot's.
+        timeout_us: How long CRIU may take, in microseconds.
+        force: Codes of error findings to override.
+    """
+
+    backend: str | None = None
+    timeout_us: int = DEFAULT_TIMEOUT_US
+    force: frozenset[str] = frozenset()
+
+
+_DEFAULTS = RestoreOptions()
+
+
+class RestoredTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """A tree that runs again."""
+
+    root_pid: int
+    processes: tuple[ProcessId, ...]
+    snapshot: str
+    device_map: DeviceMap
+    phases: tuple[PhaseTime, ...]
+
+
+class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a restore would do."""
+
+    snapshot: str
+    pids: tuple[int, ...]
+    backend: str | None
+    engine: Engine
+    device_map: DeviceMap | None
+    findings: tuple[Finding, ...]
+    criu_command: tuple[str, ...]
+
+
+class _Comparison(msgspec.Struct, frozen=True):
+    findings: tuple[Finding, ...]
+    device_map: DeviceMap | None
+
+
+class _Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a restore needs to know before its first side effect."""
+
+    snapshot: Snapshot
+    criu: Criu
+    backend: Backend | None
+    device_map: DeviceMap
+    request: RestoreRequest
+
+    @property
+    def claimed(self) -> tuple[int, ...]:
+        return self.snapshot.manifest.claimed
+
+    @property
+    def driven(self) -> Backend | None:
+        """The backend whose devices gpusnap drives itself."""
+        return self.backend if self.snapshot.manifest.engine is Engine.DRIVER else None
+
+
+def _backend_of(snapshot: Snapshot, options: RestoreOptions, plugins: Plugins) -> Backend | None:
+    name = options.backend or snapshot.manifest.backend
+    if name is None or snapshot.manifest.backend is None:
+        return None
+    backend = plugins.backend(name)
+    probe = backend.probe()
+    if not probe.usable:
+        msg = f"The snapshot needs backend {name}, which cannot work here: {_why(probe.reasons)}"
+        raise NoBackendError(msg, cure="Restore on a machine with such devices and their driver")
+    return backend
+
+
+def _why(reasons: tuple[str, ...]) -> str:
+    return "; ".join(reasons) or "no reason given"
+
+
+def _compare(snapshot: Snapshot, backend: Backend | None, *, wait: bool) -> _Comparison:
+    findings = [*check_privileges(), *_check_host(snapshot)]
+    device_map: DeviceMap | None = DeviceMap()
+    if backend is not None:
+        present = backend.devices()
+        answer = backend.compatible(snapshot.manifest.devices, present)
+        if isinstance(answer, Incompatible):
+            findings += answer.findings
+            device_map = None
+        else:
+            device_map = answer
+            findings += _check_device_memory(snapshot, answer, present)
+    findings += _check_pids(snapshot, _PID_WAIT_S if wait else 0.0)
+    return _Comparison(tuple(findings), device_map)
+
+
+def _check_host(snapshot: Snapshot) -> Iterator[Finding]:
+    saved, here = snapshot.manifest.host, read_host(find_criu())
+    if saved.machine != here.machine:
+        yield Finding(
+            code="host-machine",
+            severity=Severity.ERROR,
+            text=f"The snapshot was made on a {saved.machine} machine, this one is {here.machine}",
+        )
+    for process in snapshot.manifest.target.processes:
+        path = process.executable
+        if path is not None and not Path(path).exists():
+            yield Finding(
+                code="program-missing",
+                severity=Severity.ERROR,
+                text=f"Process {process.pid} ran {path}, which does not exist here",
+                cure="Install the same program at the same path",
+                pid=process.pid,
+            )
+
+
+def _check_device_memory(
+    snapshot: Snapshot, device_map: DeviceMap, present: tuple[Device, ...]
+) -> Iterator[Finding]:
+    """Refuse too little free memory: a driver that runs out in a restore may be stuck for good."""
+    image = snapshot.manifest.device_regions
+    needed: Counter[str] = Counter()
+    replacement = dict(device_map.pairs)
+    for use in image.uses if image is not None else ():
+        needed[replacement.get(use.device_uuid, use.device_uuid)] += use.memory
+    for device in present:
+        want = needed[device.uuid]
+        if device.memory_free is not None and want > device.memory_free:
+            yield Finding(
+                code="device-memory-free",
+                severity=Severity.ERROR,
+                text=f"Device {device.index} ({device.model}) has {device.memory_free} bytes "
+                f"free, the snapshot needs {want} bytes there",
+                cure="End or suspend what uses that device (gpusnap ps)",
+            )
+
+
+def _check_pids(snapshot: Snapshot, wait_s: float) -> Iterator[Finding]:
+    deadline = time.monotonic() + wait_s
+    for pid in snapshot.manifest.target.pids:
+        while _is_dying(pid) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if identity(pid) is not None:
+            yield _pid_taken(pid)
+
+
+def _is_dying(pid: int) -> bool:
+    """True for a zombie, and for a process whose memory the kernel is taking apart."""
+    if is_zombie(pid):
+        return True
+    try:
+        return identity(pid) is not None and not Path(f"/proc/{pid}/maps").read_bytes()
+    except OSError:
+        return identity(pid) is not None
+
+
+def _pid_taken(pid: int) -> Finding:
+    try:
+        name = read_process(pid).name
+    except NotFoundError:
+        name = "a process that just ended"
+    if is_zombie(pid):
+        text = f"PID {pid} is held by a zombie ({name}) that its parent does not reap"
+        cure = "End or fix its parent; start jobs with setsid, so that init reaps them"
+    else:
+        text = f"PID {pid} is taken by {name}"
+        cure = "End that process, or wait until it has ended"
+    return Finding(code="pid-taken", severity=Severity.ERROR, text=text, cure=cure, pid=pid)
+
+
+def plan_restore(
+    checkpoint_path: str | Path,
+    *,
+    repository: str | Path | None = None,
+    options: RestoreOptions = _DEFAULTS,
+    plugins: Plugins | None = None,
+) -> RestorePlan:
+    """Say what a restore would do; changes nothing and checks no digests.
+
+    Args:
+        checkpoint_path: Path, name or unique prefix of a snapshot, or ``latest``.
+        repository: Repository folder; None for the default one.
+        options: How it would be made.
+        plugins: The plugins to use; the installed ones by default.
+
+    Raises:
+        GpusnapError: There is no such snapshot, or nothing to restore it with.
+    """
+    snapshot = resolve(checkpoint_path, repository)
+    backend = _backend_of(snapshot, options, plugins or default_plugins())
+    comparison = _compare(snapshot, backend, wait=False)
+    work = snapshot.path
+    request = _request(snapshot, work, options, _criu_options(snapshot, backend))
+    return RestorePlan(
+        snapshot=str(snapshot.path),
+        pids=snapshot.manifest.target.pids,
+        backend=backend.name if backend else None,
+        engine=snapshot.manifest.engine,
+        device_map=comparison.device_map,
+        findings=downgrade(comparison.findings, options.force),
+        criu_command=equivalent_command(find_criu(), request),
+    )
+
+
+def _criu_options(snapshot: Snapshot, backend: Backend | None) -> CriuOptions:
+    if backend is None:
+        return CriuOptions()
+    return backend.criu_options(CriuPhase.RESTORE, snapshot.manifest.engine)
+
+
+def _request(
+    snapshot: Snapshot, work: Path, options: RestoreOptions, criu_options: CriuOptions
+) -> RestoreRequest:
+    saved = snapshot.manifest.options
+    return RestoreRequest(
+        images=snapshot.images,
+        work=work,
+        shell_job=saved.shell_job,
+        tcp_established=saved.tcp_established,
+        file_locks=saved.file_locks,
+        ext_unix_sockets=saved.external_unix_sockets,
+        options=criu_options,
+        timeout_us=options.timeout_us,
+    )
+
+
+def restore_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
+    checkpoint_path: str | Path,
+    *,
+    repository: str | Path | None = None,
+    backend: str | None = None,
+    timeout_us: int = DEFAULT_TIMEOUT_US,
+    force: Collection[str] = (),
+    plugins: Plugins | None = None,
+) -> RestoredTarget:
+    """Bring a saved process tree back with its PIDs, on the devices it was saved on or their like.
+
+    Args:
+        checkpoint_path: Path, name or unique prefix of a snapshot, or ``latest``.
+        repository: Repository folder; None for the default one.
+        backend: Backend to use instead of the snapshot's.
+        timeout_us: How long CRIU may take, in microseconds.
+        force: Codes of error findings to override.
+        plugins: The plugins to use; the installed ones by default.
+
+    Returns:
+        The processes, which compute again.
+
+    Raises:
+        IntegrityError: The snapshot is damaged; nothing was started.
+        IncompatibleError: Devices, PIDs or host do not fit; nothing was started.
+        GpusnapError: A later step failed; what had been started was killed.
+    """
+    options = RestoreOptions(backend=backend, timeout_us=timeout_us, force=frozenset(force))
+    return run_restore(checkpoint_path, repository=repository, options=options, plugins=plugins)
+
+
+def run_restore(
+    checkpoint_path: str | Path,
+    *,
+    repository: str | Path | None = None,
+    options: RestoreOptions = _DEFAULTS,
+    plugins: Plugins | None = None,
+) -> RestoredTarget:
+    """Restore a snapshot; see :func:`restore_checkpoint`, here with the options struct."""
+    plugins = plugins or default_plugins()
+    refuse(tuple(check_privileges()), IncompatibleError)
+    snapshot = resolve(checkpoint_path, repository)
+    phases = Phases(plugins.emit)
+    with snapshot.hold():
+        return _check_and_run(snapshot, options, phases, plugins)
+
+
+def _check_and_run(
+    snapshot: Snapshot, options: RestoreOptions, phases: Phases, plugins: Plugins
+) -> RestoredTarget:
+    with phases.step(Phase.VERIFY, snapshot.size) as progress:
+        require_intact(snapshot, progress)
+    with phases.step(Phase.COMPARE):
+        backend = _backend_of(snapshot, options, plugins)
+        comparison = _compare(snapshot, backend, wait=True)
+        findings = downgrade(comparison.findings, options.force)
+        refuse(findings, IncompatibleError)
+    for finding in findings:
+        if finding.severity is Severity.WARNING:
+            plugins.emit(Found(finding=finding))
+    with snapshot.work_directory() as work:
+        criu_options = _criu_options(snapshot, backend)
+        plan = _Plan(
+            snapshot=snapshot,
+            criu=find_criu(),
+            backend=backend,
+            device_map=comparison.device_map or DeviceMap(),
+            request=_request(snapshot, work, options, criu_options),
+        )
+        return _Restore(plan, phases, plugins).run()
+
+
+class _Restore:
+    """One run of the state machine, from the first side effect on."""
+
+    def __init__(self, plan: _Plan, phases: Phases, plugins: Plugins) -> None:
+        self._plan = plan
+        self._target = plan.snapshot.manifest.target
+        self._phases = phases
+        self._emit = plugins.emit
+        self._journal = self._begin_journal()
+
+    def _begin_journal(self) -> Journal:
+        started, criu = now_ticks(), self._plan.criu
+        saved = self._target.processes
+        programs = {process.executable for process in saved if process.executable}
+        entry = Entry(
+            task=Task.RESTORE,
+            owner=myself(),
+            processes=tuple(ProcessId(process.pid, started) for process in saved),
+            claimed=self._plan.claimed,
+            backend=self._plan.backend.name if self._plan.backend else None,
+            executables=(*sorted(programs), criu.path, criu.command[0]),
+            path=str(self._plan.snapshot.path),
+        )
+        self._phases.journal = Journal.begin(entry)
+        return self._phases.journal
+
+    def run(self) -> RestoredTarget:
+        try:
+            root = self._restore_processes()
+            self._restore_devices()
+            processes = self._processes()
+        except BaseException as error:
+            self._clean_up(error)
+            raise
+        self._journal.finish()
+        return RestoredTarget(
+            root_pid=root,
+            processes=processes,
+            snapshot=str(self._plan.snapshot.path),
+            device_map=self._plan.device_map,
+            phases=self._phases.times,
+        )
+
+    def _restore_processes(self) -> int:
+        with Session(self._plan.criu) as session:
+            self._journal.update(criu=identity(session.pid))
+            with self._phases.step(Phase.CRIU_RESTORE):
+                root = session.restore(self._plan.request, self._notified)
+        self._journal.update(criu=None)
+        return root
+
+    def _notified(self, script: str, _pid: int | None) -> bool:
+        self._emit(CriuNotified(script=script))
+        return True
+
+    def _restore_devices(self) -> None:
+        backend = self._plan.driven
+        if backend is None:
+            return
+        with self._phases.step(Phase.RESTORE) as progress:
+            backend.restore(self._plan.claimed, self._plan.device_map, progress)
+        with self._phases.step(Phase.UNLOCK):
+            backend.unlock(self._plan.claimed)
+
+    def _processes(self) -> tuple[ProcessId, ...]:
+        root = self._target.root.pid
+        if identity(root) is None:
+            msg = f"Process {root} ended right after its restore"
+            raise GpusnapError(msg, cure="Look at the program's own output")
+        found = (identity(pid) for pid in self._target.pids)
+        return tuple(one for one in found if one is not None)
+
+    def _clean_up(self, error: BaseException) -> None:
+        """Leave no half-restored process; the snapshot stays as it was."""
+        with self._phases.step(Phase.ROLLBACK):
+            entry = self._journal.entry
+            killed = kill_restored(entry.processes, entry.executables)
+        self._journal.finish()
+        if isinstance(error, GpusnapError):
+            error.details += ("The snapshot is unchanged",)
+            if killed:
+                error.details += (f"{len(killed)} half-restored processes were killed",)

@@ -1,0 +1,172 @@
+"""Takes a living process off its devices, and puts it back: suspend and resume."""
+
+import msgspec
+
+from gpusnap.checks import check_privileges, choose_backend, downgrade
+from gpusnap.errors import NoBackendError, TargetError, refuse
+from gpusnap.events import Found, Phase
+from gpusnap.journal import Entry, Journal, Task, entries, myself
+from gpusnap.phases import Phases
+from gpusnap.plugins import Backend, Plugins, default_plugins
+from gpusnap.release import release_devices, roll_back
+from gpusnap.repository import PhaseTime
+from gpusnap.target import find_target
+from gpusnap.types import (
+    Capability,
+    DeviceImage,
+    DeviceMap,
+    DeviceState,
+    Operation,
+    Severity,
+    Target,
+)
+
+DEFAULT_LOCK_TIMEOUT_US = 10 * 1_000_000
+
+
+class Suspended(msgspec.Struct, frozen=True, kw_only=True):
+    """A target whose device state now lies in host memory."""
+
+    pids: tuple[int, ...]
+    claimed: tuple[int, ...]
+    backend: str
+    image: DeviceImage
+    phases: tuple[PhaseTime, ...]
+
+
+class Resumed(msgspec.Struct, frozen=True, kw_only=True):
+    """A target that computes again."""
+
+    pids: tuple[int, ...]
+    claimed: tuple[int, ...]
+    backend: str
+    phases: tuple[PhaseTime, ...]
+
+
+class _Chosen(msgspec.Struct, frozen=True):
+    target: Target
+    backend: Backend
+    pids: tuple[int, ...]
+
+
+def _choose(pid: int, name: str | None, plugins: Plugins) -> _Chosen:
+    refuse(tuple(check_privileges()), TargetError)
+    target = find_target(pid)
+    claimed = choose_backend(target, plugins, name)
+    if claimed.backend is None:
+        msg = f"Process {pid} holds no state in any device that a usable backend knows"
+        raise NoBackendError(msg, cure="See gpusnap backends and gpusnap ps")
+    claimed.backend.require(Capability.SUSPEND)
+    return _Chosen(target, claimed.backend, claimed.pids)
+
+
+def _entry(task: Task, chosen: _Chosen) -> Entry:
+    return Entry(
+        task=task,
+        owner=myself(),
+        processes=tuple(process.id for process in chosen.target.processes),
+        claimed=chosen.pids,
+        backend=chosen.backend.name,
+    )
+
+
+def suspend(
+    pid: int,
+    *,
+    backend: str | None = None,
+    lock_timeout_us: int = DEFAULT_LOCK_TIMEOUT_US,
+    force: frozenset[str] = frozenset(),
+    plugins: Plugins | None = None,
+) -> Suspended:
+    """Move a tree's device state into host memory and free the devices; the tree stays alive.
+
+    Args:
+        pid: Root of the process tree.
+        backend: Backend to use; None asks all.
+        lock_timeout_us: How long device work under way is waited for, in microseconds.
+        force: Codes of error findings to override.
+        plugins: The plugins to use; the installed ones by default.
+
+    Raises:
+        GpusnapError: Some step failed; the target runs on unless the text says otherwise.
+    """
+    plugins = plugins or default_plugins()
+    phases = Phases(plugins.emit)
+    with phases.step(Phase.PREFLIGHT):
+        chosen = _choose(pid, backend, plugins)
+        findings = chosen.backend.preflight(chosen.target, chosen.pids, Operation.SUSPEND)
+        findings = downgrade(findings, force)
+        refuse(findings, TargetError)
+    for finding in findings:
+        if finding.severity is Severity.WARNING:
+            plugins.emit(Found(finding=finding))
+    journal = phases.journal = Journal.begin(_entry(Task.SUSPEND, chosen))
+    image = _suspend(chosen, lock_timeout_us, phases, journal)
+    journal.update(suspended=True)
+    journal.leave()
+    return Suspended(
+        pids=chosen.target.pids,
+        claimed=chosen.pids,
+        backend=chosen.backend.name,
+        image=image,
+        phases=phases.times,
+    )
+
+
+def _suspend(chosen: _Chosen, timeout_us: int, phases: Phases, journal: Journal) -> DeviceImage:
+    try:
+        with phases.step(Phase.LOCK):
+            phases.freeze(chosen.target.pids)
+            chosen.backend.lock(chosen.pids, timeout_us)
+        with phases.step(Phase.CHECKPOINT) as progress:
+            return chosen.backend.checkpoint(chosen.pids, progress)
+    except BaseException as error:
+        roll_back(error, chosen.backend, chosen.pids, phases, journal)
+        raise
+
+
+def _journal_of(pid: int) -> Journal | None:
+    for entry, held in entries():
+        if entry.suspended and not held and pid in entry.pids:
+            return Journal.take_over(entry)
+    return None
+
+
+def resume(pid: int, *, backend: str | None = None, plugins: Plugins | None = None) -> Resumed:
+    """Put a suspended tree back on its devices.
+
+    Args:
+        pid: A process of the tree.
+        backend: Backend to use; None asks all.
+        plugins: The plugins to use; the installed ones by default.
+
+    Raises:
+        TargetError: The process is not suspended, or the driver refused.
+        GpusnapError: It could not be resumed and stays suspended.
+    """
+    plugins = plugins or default_plugins()
+    phases = Phases(plugins.emit)
+    with phases.step(Phase.PREFLIGHT):
+        chosen = _choose(pid, backend, plugins)
+        states = chosen.backend.state(chosen.pids)
+        if DeviceState.CHECKPOINTED not in states.values():
+            msg = f"Process {pid} is not suspended"
+            raise TargetError(msg)
+        findings = chosen.backend.preflight(chosen.target, chosen.pids, Operation.RESUME)
+        refuse(findings, TargetError)
+    journal = _journal_of(pid) or Journal.begin(_entry(Task.RESUME, chosen))
+    try:
+        with phases.step(Phase.RESTORE) as progress:
+            chosen.backend.restore(chosen.pids, DeviceMap(), progress)
+        with phases.step(Phase.UNLOCK):
+            release_devices(chosen.backend, chosen.pids)
+    except BaseException:
+        journal.leave()
+        raise
+    journal.finish()
+    return Resumed(
+        pids=chosen.target.pids,
+        claimed=chosen.pids,
+        backend=chosen.backend.name,
+        phases=phases.times,
+    )

@@ -1,0 +1,205 @@
+"""Processes as the kernel shows them: identity, tree, memory maps."""
+
+import os
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from gpusnap.errors import NotFoundError, PrivilegeError, TargetError
+from gpusnap.types import Process, ProcessId, Target
+
+_STATE, _PARENT, _SESSION, _THREADS, _START = 0, 1, 3, 17, 19
+"""Positions in /proc/PID/stat counted from the state, which follows the bracketed name."""
+
+
+class Mapping(msgspec.Struct, frozen=True):
+    """One line of /proc/PID/maps; addresses and offset in bytes."""
+
+    start: int
+    end: int
+    permissions: str
+    offset: int
+    inode: int
+    path: str
+
+    @property
+    def length(self) -> int:
+        """Bytes."""
+        return self.end - self.start
+
+    @property
+    def private_anonymous(self) -> bool:
+        """True for memory that belongs to the process alone and to no file."""
+        return self.permissions.endswith("p") and self.inode == 0 and not self.path.startswith("[")
+
+
+def _read_stat(pid: int) -> list[str]:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        msg = f"No process has PID {pid}"
+        raise NotFoundError(msg) from None
+    # The name is in brackets and may hold blanks and brackets itself.
+    return text.rpartition(")")[2].split()
+
+
+def identity(pid: int) -> ProcessId | None:
+    """The identity of a process, or None where no process has that PID."""
+    try:
+        return ProcessId(pid, int(_read_stat(pid)[_START]))
+    except NotFoundError:
+        return None
+
+
+def is_zombie(pid: int) -> bool:
+    """True for a process that has ended and was not yet reaped."""
+    try:
+        return _read_stat(pid)[_STATE] in "ZX"
+    except NotFoundError:
+        return False
+
+
+def alive(process: ProcessId) -> bool:
+    """True where that very process still runs: same start, and no zombie."""
+    return identity(process.pid) == process and not is_zombie(process.pid)
+
+
+def _command(pid: int) -> tuple[str, ...]:
+    raw = Path(f"/proc/{pid}/cmdline").read_bytes()
+    return tuple(part.decode(errors="replace") for part in raw.rstrip(b"\0").split(b"\0") if raw)
+
+
+def _link(path: str) -> str | None:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
+
+
+def _namespaces(pid: int) -> dict[str, str]:
+    try:
+        kinds = sorted(os.listdir(f"/proc/{pid}/ns"))
+    except OSError:
+        return {}
+    links = ((kind, _link(f"/proc/{pid}/ns/{kind}")) for kind in kinds)
+    return {kind: link for kind, link in links if link is not None}
+
+
+def _resident(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/statm").read_text().split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def read_process(pid: int) -> Process:
+    """Read one process.
+
+    Raises:
+        NotFoundError: No process has that PID.
+    """
+    stat = _read_stat(pid)
+    try:
+        return Process(
+            id=ProcessId(pid, int(stat[_START])),
+            parent_pid=int(stat[_PARENT]),
+            session_id=int(stat[_SESSION]),
+            command=_command(pid),
+            name=Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n"),
+            executable=_link(f"/proc/{pid}/exe"),
+            user_id=Path(f"/proc/{pid}").stat().st_uid,
+            threads=int(stat[_THREADS]),
+            resident=_resident(pid),
+            namespaces=_namespaces(pid),
+        )
+    except (FileNotFoundError, ProcessLookupError):
+        msg = f"Process {pid} ended while it was being looked at"
+        raise NotFoundError(msg) from None
+
+
+def _ancestors(pid: int) -> set[int]:
+    found = set()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        pid = int(_read_stat(pid)[_PARENT])
+    return found
+
+
+def _refuse_self(pid: int) -> None:
+    if pid == os.getpid():
+        msg = f"Process {pid} is gpusnap itself"
+        raise TargetError(msg, cure="Name the PID of the job")
+    if pid in _ancestors(os.getpid()):
+        msg = f"Process {pid} is an ancestor of gpusnap, which would freeze with it"
+        raise TargetError(msg, cure="Run gpusnap from a shell outside that process tree")
+
+
+def find_target(pid: int) -> Target:
+    """Read the process tree below a PID.
+
+    Args:
+        pid: Root of the tree.
+
+    Returns:
+        The tree, root first, children in the kernel's order.
+
+    Raises:
+        NotFoundError: No process has that PID.
+        TargetError: It is a zombie, a kernel thread, gpusnap itself or an ancestor of gpusnap.
+    """
+    if pid <= 0:
+        msg = f"{pid} is not a PID"
+        raise NotFoundError(msg)
+    if is_zombie(pid):
+        msg = f"Process {pid} is a zombie: it has ended and waits to be reaped by its parent"
+        raise TargetError(msg, cure="Nothing is left to save")
+    root = read_process(pid)
+    _refuse_self(pid)
+    if root.executable is None and not root.command:
+        msg = f"Process {pid} ({root.name}) is a kernel thread"
+        raise TargetError(msg)
+    return Target(processes=(root, *_descendants(pid)))
+
+
+def _descendants(pid: int) -> tuple[Process, ...]:
+    try:
+        children = psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return ()
+    found = []
+    for child in children:
+        try:
+            found.append(read_process(child.pid))
+        except NotFoundError:
+            continue
+    return tuple(found)
+
+
+def _parse_mapping(line: str) -> Mapping:
+    span, permissions, offset, _device, inode, *path = line.split(maxsplit=5)
+    start, _, end = span.partition("-")
+    return Mapping(
+        start=int(start, 16),
+        end=int(end, 16),
+        permissions=permissions,
+        offset=int(offset, 16),
+        inode=int(inode),
+        path=path[0] if path else "",
+    )
+
+
+def read_maps(pid: int) -> tuple[Mapping, ...]:
+    """Read the memory map of a process, by rising address.
+
+    Raises:
+        NotFoundError: The process is gone.
+        PrivilegeError: The kernel does not show the map.
+    """
+    try:
+        text = Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape")
+    except (FileNotFoundError, ProcessLookupError):
+        msg = f"Process {pid} is gone"
+        raise NotFoundError(msg) from None
+    except PermissionError:
+        msg = f"The kernel does not let gpusnap read the memory map of process {pid}"
+        raise PrivilegeError(msg, cure="Run as root, or with CAP_SYS_PTRACE") from None
+    return tuple(_parse_mapping(line) for line in text.splitlines())

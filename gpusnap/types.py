@@ -1,0 +1,278 @@
+"""The structs that travel between the host, the backends and the callers.
+
+All are frozen and compare by value. Sizes are bytes, durations are microseconds,
+instants are UTC; a value that a driver does not report is None, never a guess.
+"""
+
+from enum import StrEnum
+from typing import TypeAlias
+
+import msgspec
+
+BACKEND_API_VERSION = 1
+"""Version of the backend interface in :mod:`gpusnap.hookspecs`."""
+
+
+class DeviceState(StrEnum):
+    """State of one process in its device driver (the words of CUDA's checkpoint API)."""
+
+    RUNNING = "running"
+    LOCKED = "locked"
+    CHECKPOINTED = "checkpointed"
+    FAILED = "failed"
+    CHECKPOINTING = "checkpointing"
+    RESTORING = "restoring"
+
+
+class Capability(StrEnum):
+    """What a backend can do; the host never calls a hook whose capability is missing."""
+
+    CHECKPOINT = "checkpoint"
+    """lock, checkpoint, restore and unlock work outside CRIU."""
+    SUSPEND = "suspend"
+    """A process may stay checkpointed in host memory while it lives."""
+    REMAP = "remap"
+    """A process may come back on devices other than the saved ones."""
+    CRIU_PLUGIN = "criu-plugin"
+    """CRIU can drive the device itself through a plugin (see ``criu_options``)."""
+
+
+class Operation(StrEnum):
+    """What a preflight is asked about."""
+
+    CHECKPOINT = "checkpoint"
+    RESTORE = "restore"
+    SUSPEND = "suspend"
+    RESUME = "resume"
+
+
+class Severity(StrEnum):
+    """Weight of a finding: an error refuses the operation."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Engine(StrEnum):
+    """Who drives the device around CRIU's dump and restore."""
+
+    DRIVER = "driver"
+    """gpusnap, through the backend, outside CRIU (the default)."""
+    CRIU_PLUGIN = "criu-plugin"
+    """CRIU's own vendor plugin."""
+
+
+class CriuPhase(StrEnum):
+    """The CRIU command for which a backend is asked for options."""
+
+    DUMP = "dump"
+    RESTORE = "restore"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing a check saw.
+
+    Attributes:
+        code: Stable identifier, lower case with hyphens, documented in
+            docs/how-to/troubleshooting.
+        severity: Whether it refuses the operation.
+        text: One sentence, no full stop needed by the printer.
+        cure: What the user can do about it, or None where nothing helps.
+        pid: The process it is about, if it is about one.
+    """
+
+    code: str
+    severity: Severity
+    text: str
+    cure: str | None = None
+    pid: int | None = None
+
+
+class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backend says of itself without touching its driver."""
+
+    name: str
+    vendor: str
+    capabilities: frozenset[Capability]
+    api_version: int = BACKEND_API_VERSION
+    note: str | None = None
+    """A sentence every listing shows, such as what has not run on hardware."""
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a backend can work on this machine, and why not."""
+
+    usable: bool
+    reasons: tuple[str, ...] = ()
+    driver_version: str | None = None
+
+
+class EccCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory error counts: volatile since the driver was loaded, aggregate for life."""
+
+    volatile_corrected: int | None = None
+    volatile_uncorrected: int | None = None
+    aggregate_corrected: int | None = None
+    aggregate_uncorrected: int | None = None
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """What tells a sound device from a failing one."""
+
+    ecc_enabled: bool | None = None
+    ecc: EccCounts = EccCounts()
+    remapped_rows_corrected: int | None = None
+    remapped_rows_uncorrected: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    bad_pages: int | None = None
+    temperature_celsius: int | None = None
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """One accelerator as its driver numbers it.
+
+    Attributes:
+        index: Position in the driver's order, from 0.
+        uuid: The vendor's unique name of the device.
+        pci: Bus address ``domain:bus:device.function``.
+        architecture: Vendor's name of the instruction set (``sm_90``, ``gfx942``).
+        partitioned: True where the device is split (MIG, CPX).
+    """
+
+    index: int
+    uuid: str
+    vendor: str
+    model: str
+    pci: str | None = None
+    architecture: str | None = None
+    memory_total: int | None = None
+    memory_free: int | None = None
+    driver_version: str | None = None
+    firmware: str | None = None
+    partitioned: bool | None = None
+    persistence_mode: bool | None = None
+    health: Health = Health()
+
+
+class DeviceProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """One process that holds device memory."""
+
+    pid: int
+    device_uuid: str
+    memory: int | None = None
+    name: str | None = None
+
+
+class ProcessId(msgspec.Struct, frozen=True, order=True):
+    """Identity of a process on this boot: a PID alone may be reused."""
+
+    pid: int
+    start_ticks: int
+    """Start time in clock ticks since boot: field 22 of /proc/PID/stat."""
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """One process of a target, as it was seen once."""
+
+    id: ProcessId
+    parent_pid: int
+    session_id: int
+    command: tuple[str, ...]
+    name: str
+    executable: str | None = None
+    user_id: int = 0
+    threads: int = 1
+    resident: int = 0
+    """Resident memory in bytes."""
+    namespaces: dict[str, str] = {}
+    """Namespace kind to the kernel's ``kind:[inode]``."""
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self.id.pid
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A process tree named by its root; ``processes[0]`` is the root."""
+
+    processes: tuple[Process, ...]
+
+    @property
+    def root(self) -> Process:
+        """The process the user named."""
+        return self.processes[0]
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The PIDs of the tree, root first."""
+        return tuple(process.pid for process in self.processes)
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """The processes of a target that a backend is responsible for; none is an answer."""
+
+    pids: tuple[int, ...]
+    reason: str
+
+
+class Region(msgspec.Struct, frozen=True, order=True):
+    """A range of a process's memory, ``[start, start + length)``, in bytes."""
+
+    pid: int
+    start: int
+    length: int
+
+
+class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
+    """How much memory of one device a process held when it was checkpointed."""
+
+    pid: int
+    device_uuid: str
+    memory: int
+
+
+class DeviceImage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a device checkpoint left behind in the host memory of the processes."""
+
+    regions: tuple[Region, ...]
+    uses: tuple[DeviceUse, ...] = ()
+
+
+class DeviceMap(msgspec.Struct, frozen=True, kw_only=True):
+    """Saved device UUID to the UUID that replaces it, in the saved order."""
+
+    pairs: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def identity(self) -> bool:
+        """True where every device is replaced by itself."""
+        return all(old == new for old, new in self.pairs)
+
+
+class Incompatible(msgspec.Struct, frozen=True, kw_only=True):
+    """Why saved devices do not fit the ones at hand."""
+
+    findings: tuple[Finding, ...]
+
+
+Compatibility: TypeAlias = DeviceMap | Incompatible
+
+
+class CriuOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backend needs CRIU to be given.
+
+    Attributes:
+        plugin_directory: Folder with exactly the plugins CRIU may load.
+        environment: Variables added to CRIU's environment; ``PATH`` is put in front.
+        inventory_plugin: Name that CRIU's inventory must hold after a dump,
+            else the plugin did not take part and the dump is void.
+        expected_images: Glob patterns, each of which a dump must match.
+    """
+
+    plugin_directory: str | None = None
+    environment: dict[str, str] = {}
+    inventory_plugin: str | None = None
+    expected_images: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""Tests of gpusnap; folders mirror the package."""

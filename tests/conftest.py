@@ -1,0 +1,17 @@
+"""What every test gets."""
+
+import os
+
+import pytest
+from hypothesis import settings
+
+# Shared machines pause: a slow example is no failure.
+settings.register_profile("gpusnap", deadline=None, print_blob=True)
+settings.load_profile("gpusnap")
+
+
+@pytest.fixture
+def root() -> None:
+    """Skip where the test is not run by root."""
+    if os.geteuid() != 0:
+        pytest.skip("Needs root: CRIU is used as root")
