@@ -49,7 +49,7 @@ from gpusnap.repository import (
     resolve_new,
     timestamp,
 )
-from gpusnap.target import find_target, identity
+from gpusnap.target import find_target
 from gpusnap.types import (
     Capability,
     CriuOptions,
@@ -194,7 +194,7 @@ def plan_checkpoint(
             the plan, not raised.
     """
     prepared = _prepare(pid, options, plugins or default_plugins())
-    path = planned_path(output_path, repository, prepared.target)
+    path = planned_path(output_path, repository, process_name=prepared.target.root.name)
     command: tuple[str, ...] = ()
     if prepared.criu is not None:
         command = equivalent_command(prepared.criu, prepared.request(path / "criu", path))
@@ -272,7 +272,7 @@ def run_checkpoint(
     with phases.step(Phase.PREFLIGHT):
         prepared = _prepare(pid, options, plugins)
         refuse(prepared.findings)
-    with resolve_new(output_path, repository, prepared.target) as draft:
+    with resolve_new(output_path, repository, process_name=prepared.target.root.name) as draft:
         needed = estimate_bytes(prepared.target, prepared.claimed)
         space = tuple(check_space(needed, draft.free_bytes(), str(draft.destination.parent)))
         refuse(downgrade(space, options.force))
@@ -339,8 +339,7 @@ class _Checkpoint:
             self._image = self._prepared.driven.checkpoint(self._pids, progress)
 
     def _dump(self) -> None:
-        with Session(self._criu) as session, self._dumping:
-            self._journal.update(criu=identity(session.pid))
+        with Session(self._criu, self._journal.criu_started) as session, self._dumping:
             self._dumping.enter_context(self._phases.step(Phase.DUMP))
             if self._prepared.driven is None:
                 self._phases.freeze(self._target.pids)
@@ -430,7 +429,7 @@ class _Checkpoint:
             shell_job=needs_shell_job(self._target),
             tcp_established=self._options.tcp_established,
             file_locks=self._options.file_locks,
-            external_unix_sockets=self._options.external_unix_sockets,
+            ext_unix_sockets=self._options.external_unix_sockets,
             link_remap=self._options.link_remap,
         )
 

@@ -152,6 +152,10 @@ class Journal:
         self.entry = msgspec.structs.replace(self.entry, **changes)
         self._write()
 
+    def criu_started(self, pid: int) -> None:
+        """Note CRIU's process, which a recovery has to wait for."""
+        self.update(criu=identity(pid))
+
     def _write(self) -> None:
         draft = self._path.with_suffix(".new")
         try:

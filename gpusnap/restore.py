@@ -31,6 +31,7 @@ from gpusnap.repository import (
     Snapshot,
     require_intact,
     resolve,
+    restore_folder,
 )
 from gpusnap.target import identity, is_zombie, read_process
 from gpusnap.types import (
@@ -269,7 +270,7 @@ def _request(
         shell_job=saved.shell_job,
         tcp_established=saved.tcp_established,
         file_locks=saved.file_locks,
-        ext_unix_sockets=saved.external_unix_sockets,
+        ext_unix_sockets=saved.ext_unix_sockets,
         options=criu_options,
         timeout_us=options.timeout_us,
     )
@@ -335,7 +336,7 @@ def _check_and_run(
     for finding in findings:
         if finding.severity is Severity.WARNING:
             plugins.emit(Found(finding=finding))
-    with snapshot.work_directory() as work:
+    with restore_folder(snapshot.path.parent, snapshot.name) as work:
         criu_options = _criu_options(snapshot, backend)
         plan = _Plan(
             snapshot=snapshot,
@@ -391,10 +392,11 @@ class _Restore:
         )
 
     def _restore_processes(self) -> int:
-        with Session(self._plan.criu) as session:
-            self._journal.update(criu=identity(session.pid))
-            with self._phases.step(Phase.CRIU_RESTORE):
-                root = session.restore(self._plan.request, self._notified)
+        with (
+            Session(self._plan.criu, self._journal.criu_started) as session,
+            self._phases.step(Phase.CRIU_RESTORE),
+        ):
+            root = session.restore(self._plan.request, self._notified)
         self._journal.update(criu=None)
         return root
 

@@ -46,9 +46,7 @@ class Module:
             case ast.Constant(value=str(code)):
                 yield code
             case ast.JoinedStr(values=parts):
-                yield "".join(
-                    part.value if isinstance(part, ast.Constant) else "*" for part in parts
-                )
+                yield "".join(map(_literal, parts))
             case ast.IfExp(body=body, orelse=orelse):
                 yield from self._values(body)
                 yield from self._values(orelse)
@@ -73,3 +71,7 @@ def _called(node: ast.AST) -> str:
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
             return name
     return ""
+
+
+def _literal(part: ast.expr) -> str:
+    return str(part.value) if isinstance(part, ast.Constant) else "*"

@@ -9,8 +9,7 @@ import threading
 from typing import Any
 
 from gpusnap.types import Device, DeviceState
-from gpusnap_nvidia._libcuda import ffi
-from gpusnap_nvidia.libcuda import CudaError, FunctionMissing, Libcuda
+from gpusnap_nvidia.libcuda import CudaError, FunctionMissing, Libcuda, ffi
 from gpusnap_nvidia.nvml import Nvml
 from gpusnap_nvidia.uses import Use
 

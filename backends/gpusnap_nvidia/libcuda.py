@@ -7,43 +7,23 @@ symbol look-up gives the oldest ABI; where that finds nothing, the exported name
 
 import functools
 import os
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from gpusnap_nvidia._libcuda import ffi
+
+__all__ = ["LIBRARY_VARIABLE", "CudaError", "FunctionMissing", "Libcuda", "LibcudaMissing", "ffi"]
 
 LIBRARY_VARIABLE = "GPUSNAP_LIBCUDA"
 """Environment variable that names another libcuda than the system's."""
 
-CHECKPOINT_FUNCTIONS = dict.fromkeys(
-    (
-        "cuCheckpointProcessGetState",
-        "cuCheckpointProcessGetRestoreThreadId",
-        "cuCheckpointProcessLock",
-        "cuCheckpointProcessCheckpoint",
-        "cuCheckpointProcessRestore",
-        "cuCheckpointProcessUnlock",
-    ),
-    13040,
-)
-"""Functions of driver 570 and newer, with the version of their ABI."""
-
-_FUNCTIONS = {
-    **CHECKPOINT_FUNCTIONS,
-    "cuInit": 2000,
-    "cuDriverGetVersion": 2020,
-    "cuGetErrorName": 6000,
-    "cuGetErrorString": 6000,
-    "cuDeviceGet": 2000,
-    "cuDevicePrimaryCtxRetain": 7000,
-    "cuCtxSetCurrent": 4000,
-    "cuCtxSynchronize": 2000,
-    "cuMemAlloc": 3020,
-    "cuMemcpyHtoD": 3020,
-    "cuMemcpyDtoH": 3020,
-    "cuModuleLoadData": 2000,
-    "cuModuleGetFunction": 2000,
-    "cuLaunchKernel": 4000,
+_VERSIONS = {
+    name: int(version)
+    for name, _, version in (each.rpartition("_v") for each in ffi.list_types()[0])
+    if name.startswith("PFN_")
 }
+"""ABI version of each declared function, out of the name of its type."""
+
+_CHECKPOINT_PREFIX = "PFN_cuCheckpointProcess"
 _EXPORTED = {name: f"{name}_v2" for name in ("cuMemAlloc", "cuMemcpyHtoD", "cuMemcpyDtoH")}
 """Names under which the declared ABI is exported, where they differ."""
 
@@ -90,7 +70,7 @@ class Libcuda:
         """
         path = os.environ.get(LIBRARY_VARIABLE) or "libcuda.so.1"
         self._functions: dict[str, _Pointer] = {}
-        self._c: _Pointer = ffi.dlopen(None)
+        self._c = cast("_Pointer", ffi.dlopen(None))
         self._handle: _Pointer = self._c.dlopen(os.fsencode(path), _RTLD_NOW)
         if not self._handle:
             reason = ffi.string(self._c.dlerror())
@@ -108,15 +88,18 @@ class Libcuda:
             raise CudaError(code, self._error_name(code), name)
 
     def missing(self) -> list[str]:
-        """Names of the checkpoint functions this driver lacks."""
-        return [name for name in CHECKPOINT_FUNCTIONS if not self._address(name)]
+        """Names of the checkpoint functions, which came with driver 570, that this one lacks."""
+        declared = [name for name in _VERSIONS if name.startswith(_CHECKPOINT_PREFIX)]
+        names = [name.removeprefix("PFN_") for name in declared]
+        return [name for name in names if not self._address(name)]
 
     def _function(self, name: str) -> _Pointer:
         if name not in self._functions:
             address = self._address(name)
             if not address:
                 raise FunctionMissing(name)
-            self._functions[name] = ffi.cast(f"PFN_{name}_v{_FUNCTIONS[name]}", address)
+            declared = f"PFN_{name}"
+            self._functions[name] = ffi.cast(f"{declared}_v{_VERSIONS[declared]}", address)
         return self._functions[name]
 
     def _address(self, name: str) -> _Pointer:
@@ -124,7 +107,7 @@ class Libcuda:
         status = ffi.new("int *")
         look_up: Any = self._look_up
         if look_up:
-            look_up(name.encode(), found, _FUNCTIONS[name], 0, status)
+            look_up(name.encode(), found, _VERSIONS[f"PFN_{name}"], 0, status)
         return found[0] or self._exported(_EXPORTED.get(name, name))
 
     @functools.cached_property

@@ -25,10 +25,12 @@ class Session:
 
     Args:
         criu: The CRIU to run.
+        started: Called with CRIU's PID before CRIU is asked for anything.
     """
 
-    def __init__(self, criu: Criu) -> None:
+    def __init__(self, criu: Criu, started: Callable[[int], None] | None = None) -> None:
         self._criu = criu
+        self._started = started
         self._service: Service | None = None
 
     @property
@@ -95,6 +97,8 @@ class Session:
             open_folder(request.work) as work,
             Service(self._criu, request) as self._service,
         ):
+            if self._started is not None:
+                self._started(self._service.pid)
             options = rpc_options(request, images, work)
             self._service.send(rpc_pb2.Request(type=kind, opts=options))
             return _Conversation(self._service, request, notify).run()

@@ -3,7 +3,7 @@
 from gpusnap.repository.digest import FileDigest
 from gpusnap.repository.draft import Draft
 from gpusnap.repository.layout import FORMAT_VERSION, default_repository
-from gpusnap.repository.logs import keep_failure_log
+from gpusnap.repository.logs import restore_folder
 from gpusnap.repository.manifest import (
     Host,
     Manifest,
@@ -32,7 +32,6 @@ __all__ = [
     "Snapshot",
     "Verification",
     "default_repository",
-    "keep_failure_log",
     "locate",
     "new_id",
     "open_snapshot",
@@ -40,6 +39,7 @@ __all__ = [
     "require_intact",
     "resolve",
     "resolve_new",
+    "restore_folder",
     "timestamp",
     "verify",
 ]

@@ -184,7 +184,9 @@ class Draft:
         """Give up the name and delete what is left; what cannot be deleted now, clean() will."""
         if self._lock is None:
             return
-        with suppress(OSError):
-            retire(self.path, self._repository)
-        os.close(self._lock)
-        self._lock = None
+        try:
+            with suppress(OSError):
+                retire(self.path, self._repository)
+        finally:
+            os.close(self._lock)
+            self._lock = None

@@ -1,11 +1,14 @@
 """Logs of operations that failed, kept in the repository."""
 
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import gettempdir, mkdtemp
 
+from gpusnap.errors import GpusnapError
 from gpusnap.repository.layout import CONFIG, LOGS
-from gpusnap.repository.storage import FILE_MODE, make_folder
+from gpusnap.repository.storage import FILE_MODE, make_folder, storage
 
 
 def keep_failure_log(repository: Path, name: str, work: Path) -> Path | None:
@@ -28,3 +31,25 @@ def keep_failure_log(repository: Path, name: str, work: Path) -> Path | None:
             # Within a file system this is a rename, which works on a full disk too.
             kept = Path(shutil.move(log, repository / LOGS / f"{name}-{log.name}"))
     return kept
+
+
+@contextmanager
+def restore_folder(repository: Path, name: str) -> Iterator[Path]:
+    """A private folder for CRIU's logs of a restore; a snapshot itself never changes.
+
+    If the block raises, the logs are kept as :func:`keep_failure_log` does, and the details of
+    a GpusnapError say where.
+    """
+    with storage("make a folder in", Path(gettempdir())):
+        work = Path(mkdtemp(prefix="gpusnap-restore-"))
+    kept: Path | None = None
+    try:
+        yield work
+    except BaseException as error:
+        kept = keep_failure_log(repository, name, work)
+        if kept is not None and isinstance(error, GpusnapError):
+            error.details += (f"CRIU's log: {kept}",)
+        raise
+    finally:
+        if kept is None or kept.parent != work:
+            shutil.rmtree(work, ignore_errors=True)

@@ -1,7 +1,7 @@
 """A folder of snapshots."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from itertools import islice
 from pathlib import Path
@@ -119,18 +119,22 @@ class Repository(msgspec.Struct, frozen=True):
         return found[-1]
 
     def _locate(self, name: str) -> Path:
-        present = [each for each in self._names() if is_snapshot(self.path / each)]
+        present = self._names()
         if name in present:
             return self.path / name
-        matches = [each for each in present if each.startswith(names.check(name))]
+        names.check(name)
+        matches = [each for each in present if each.startswith(name)]
+        return self._only(name, [each for each in matches if is_snapshot(self.path / each)])
+
+    def _only(self, name: str, matches: Sequence[str]) -> Path:
         if len(matches) > 1:
             raise UsageError(
-                f"'{printable(name)}' is the beginning of {len(matches)} names",
+                f"'{name}' is the beginning of {len(matches)} names",
                 cure=f"Name one of them: {', '.join(matches[:10])}",
             )
         if not matches:
             raise NotFoundError(
-                f"There is no snapshot '{printable(name)}' in {printable(self.path)}",
+                f"There is no snapshot '{name}' in {printable(self.path)}",
                 cure="gpusnap list shows what there is",
             )
         return self.path / matches[0]

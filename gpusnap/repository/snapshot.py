@@ -67,9 +67,18 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 def is_snapshot(folder: Path) -> bool:
     """True for a folder that is a snapshot, or what is left of one."""
-    with suppress(FileNotFoundError, NotADirectoryError):
+    with storage("open", folder), suppress(FileNotFoundError, NotADirectoryError):
         return not {MANIFEST, MANIFEST_DIGEST, IMAGES}.isdisjoint(os.listdir(folder))
     return False
+
+
+def require_snapshot(folder: Path) -> None:
+    """Raise NotFoundError unless the folder is a snapshot, or what is left of one."""
+    if not is_snapshot(folder):
+        raise NotFoundError(
+            f"There is no snapshot at {printable(folder)}",
+            cure="gpusnap list shows what there is",
+        )
 
 
 def _part(path: Path, limit: int) -> bytes:
@@ -105,10 +114,5 @@ def open_snapshot(path: Path) -> Snapshot:
         IncompatibleError: A newer gpusnap wrote it.
         PrivilegeError: It may not be read.
     """
-    with storage("open", path):
-        found = is_snapshot(path)
-    if not found:
-        raise NotFoundError(
-            f"There is no snapshot at {printable(path)}", cure="gpusnap list shows what there is"
-        )
+    require_snapshot(path)
     return Snapshot(path, read_manifest(path))

@@ -9,7 +9,7 @@ from gpusnap.errors import IntegrityError, refuse
 from gpusnap.hookspecs import Progress
 from gpusnap.repository.digest import FileDigest, digest_files
 from gpusnap.repository.layout import MANIFEST, MANIFEST_DIGEST
-from gpusnap.repository.snapshot import Snapshot, read_manifest
+from gpusnap.repository.snapshot import Snapshot, read_manifest, require_snapshot
 from gpusnap.repository.storage import printable, reason, storage
 from gpusnap.repository.tree import Entry, scan
 from gpusnap.types import Finding, Severity
@@ -90,9 +90,12 @@ def verify(snapshot: Snapshot | Path, progress: Progress) -> Verification:
         Counts and findings.
 
     Raises:
-        GpusnapError: The folder does not exist or may not be read, or a newer gpusnap wrote it.
+        NotFoundError: There is no snapshot.
+        IncompatibleError: A newer gpusnap wrote it.
+        PrivilegeError: It may not be read.
     """
     folder = snapshot if isinstance(snapshot, Path) else snapshot.path
+    require_snapshot(folder)
     with storage("read", folder):
         entries = {entry.path: entry for entry in scan(folder) if not entry.folder}
     try:

@@ -108,7 +108,8 @@ class SimulatedBackend:
         pids = tuple(pid for pid in target.pids if _has_device_state(machine, pid))
         if not pids:
             return Claim(pids=(), reason="No process opened a simulated device")
-        return Claim(pids=pids, reason=f"{len(pids)} processes opened a simulated device")
+        listed = ", ".join(map(str, pids))
+        return Claim(pids=pids, reason=f"Opened a simulated device: {listed}")
 
     @hookimpl
     def gpusnap_preflight(

@@ -12,16 +12,9 @@ import msgspec
 
 from gpusnap.testing.errors import DeviceLostError, SimulatedDeviceError
 from gpusnap.testing.guard import Guard
-from gpusnap.testing.identity import identify
+from gpusnap.testing.identity import own_identity
 from gpusnap.testing.machine import Allocation, Machine, Registration
-from gpusnap.types import DeviceState, ProcessId
-
-
-def own_identity() -> ProcessId:
-    """Identity of this process, which changes when it is restored."""
-    own = identify(os.getpid())
-    assert own is not None  # noqa: S101 - a process that runs is no zombie
-    return own
+from gpusnap.types import DeviceState
 
 
 class Context:

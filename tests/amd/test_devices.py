@@ -114,6 +114,13 @@ def test_one_visible_partition_keeps_its_name(machine: Machine, backend: AmdBack
     assert device.memory_free is None
 
 
+def test_partition_number_alone_tells_a_partition(machine: Machine, backend: AmdBackend) -> None:
+    machine.add_gpu(3, location_id=0xC100 | 2 << 28)
+    (device,) = backend.gpusnap_devices()
+    assert (device.uuid, device.partitioned) == (f"GPU-{UNIQUE:016x}-2", True)
+    assert device.pci == "0000:c1:00.0"
+
+
 def test_real_functions_are_kept(machine: Machine, backend: AmdBackend) -> None:
     machine.add_gpu(1, location_id=0xC102)
     machine.add_board("0000:c1:00.0")

@@ -1,0 +1,55 @@
+"""The command and its verbs."""
+
+import click
+
+import gpusnap
+from gpusnap.cli.backends import backends
+from gpusnap.cli.check import check
+from gpusnap.cli.checkpoint import checkpoint
+from gpusnap.cli.demo import demo
+from gpusnap.cli.devices import devices
+from gpusnap.cli.inspect import inspect
+from gpusnap.cli.list import list_snapshots
+from gpusnap.cli.ps import ps
+from gpusnap.cli.recover import recover
+from gpusnap.cli.restore import restore
+from gpusnap.cli.resume import resume
+from gpusnap.cli.rm import rm
+from gpusnap.cli.setup_criu import setup_criu
+from gpusnap.cli.suspend import suspend
+from gpusnap.cli.verify import verify
+
+VERBS = (
+    checkpoint,
+    restore,
+    suspend,
+    resume,
+    recover,
+    list_snapshots,
+    inspect,
+    verify,
+    rm,
+    check,
+    devices,
+    ps,
+    backends,
+    setup_criu,
+    demo,
+)
+
+
+class _InOrder(click.Group):
+    """A group that lists its verbs as they were added: what is used first stands first."""
+
+    def list_commands(self, _context: click.Context) -> list[str]:  # noqa: PLR6301 - click's
+        return [verb.name for verb in VERBS if verb.name is not None]
+
+
+@click.group(cls=_InOrder, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(gpusnap.__version__, prog_name="gpusnap", message="%(prog)s %(version)s")
+def root() -> None:
+    """Checkpoint running GPU processes, and bring them back where they were."""
+
+
+for _verb in VERBS:
+    root.add_command(_verb)

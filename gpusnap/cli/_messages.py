@@ -1,0 +1,246 @@
+"""The JSON that machines read: documents, and lines told apart by ``message_type``."""
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from gpusnap.errors import GpusnapError
+from gpusnap.events import Phase
+from gpusnap.repository import PhaseTime, Snapshot
+from gpusnap.types import BackendInfo, Device, DeviceProcess, Engine, Finding, Probe
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="message_type"):
+    """Base of all lines; ``message_type`` stands first in each."""
+
+
+class PhaseLine(Line, frozen=True, kw_only=True, tag="phase"):
+    """A step of an operation started or finished."""
+
+    phase: Phase
+    state: Literal["started", "finished"]
+    microseconds: int | None = None
+
+
+class ProgressLine(Line, frozen=True, kw_only=True, tag="progress"):
+    """Bytes moved so far in a step; a total of 0 means unknown."""
+
+    phase: Phase
+    bytes_done: int
+    bytes_total: int
+
+
+class FrozenLine(Line, frozen=True, kw_only=True, tag="frozen"):
+    """The target stopped computing."""
+
+    pids: tuple[int, ...]
+
+
+class ThawedLine(Line, frozen=True, kw_only=True, tag="thawed"):
+    """The target computes again, or is gone, after so long a stop."""
+
+    pids: tuple[int, ...]
+    frozen_us: int
+
+
+class FindingLine(Line, frozen=True, kw_only=True, tag="finding"):
+    """A check found something that does not stop the operation."""
+
+    finding: Finding
+
+
+class StepLine(Line, frozen=True, kw_only=True, tag="step"):
+    """One step of the demonstration, in words."""
+
+    text: str
+    microseconds: int
+
+
+class SummaryLine(Line, frozen=True, kw_only=True, tag="summary"):
+    """The last line of a verb that reports progress.
+
+    Attributes:
+        microseconds: How long the whole operation took.
+        frozen_us: How long the target did not run; None where it was not stopped, or where it
+            still is.
+        warnings: What checks found that did not stop the operation.
+    """
+
+    verb: str
+    microseconds: int
+    frozen_us: int | None = None
+    warnings: tuple[Finding, ...] = ()
+    result: msgspec.Struct
+
+
+class Failure(Line, frozen=True, kw_only=True, tag="exit_error"):
+    """Why gpusnap ends with ``code``; the last line on standard error."""
+
+    code: int
+    text: str
+    cure: str | None = None
+    details: tuple[str, ...] = ()
+
+
+class SnapshotRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot as listings show it."""
+
+    name: str
+    path: str
+    id: str
+    created: str
+    root_pid: int
+    command: tuple[str, ...]
+    processes: int
+    backend: str | None
+    engine: Engine
+    bytes: int
+    frozen_us: int
+    left_running: bool
+
+
+def snapshot_row(snapshot: Snapshot) -> SnapshotRow:
+    """What a listing shows of a snapshot."""
+    manifest = snapshot.manifest
+    return SnapshotRow(
+        name=snapshot.name,
+        path=str(snapshot.path),
+        id=manifest.id,
+        created=manifest.created,
+        root_pid=manifest.target.root.pid,
+        command=manifest.target.root.command,
+        processes=len(manifest.target.processes),
+        backend=manifest.backend,
+        engine=manifest.engine,
+        bytes=snapshot.size,
+        frozen_us=manifest.frozen_us,
+        left_running=manifest.left_running,
+    )
+
+
+class DamagedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot that cannot be opened."""
+
+    name: str
+    path: str
+    reason: str
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """Document of ``list``."""
+
+    repository: str
+    snapshots: tuple[SnapshotRow, ...] = ()
+    damaged: tuple[DamagedRow, ...] = ()
+
+
+class Checkpointed(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of ``checkpoint``."""
+
+    snapshot: SnapshotRow
+    target_runs: bool
+    phases: tuple[PhaseTime, ...]
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of ``verify``."""
+
+    path: Path
+    intact: bool
+    files: int
+    bytes: int
+    findings: tuple[Finding, ...]
+
+
+class Removal(msgspec.Struct, frozen=True, kw_only=True):
+    """One snapshot that was removed."""
+
+    path: str
+    bytes_freed: int
+
+
+class Removals(msgspec.Struct, frozen=True, kw_only=True):
+    """Document of ``rm``."""
+
+    removed: tuple[Removal, ...]
+
+
+class DeviceList(msgspec.Struct, frozen=True, kw_only=True):
+    """Document of ``devices``."""
+
+    devices: tuple[Device, ...]
+
+
+class SuspendedTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """A target whose device state lies in host memory."""
+
+    pids: tuple[int, ...]
+    backend: str | None
+
+
+class ProcessList(msgspec.Struct, frozen=True, kw_only=True):
+    """Document of ``ps``."""
+
+    processes: tuple[DeviceProcess, ...]
+    suspended: tuple[SuspendedTarget, ...]
+
+
+class BackendRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A backend that loaded: what it says of itself and of this machine."""
+
+    info: BackendInfo
+    probe: Probe
+
+
+class BrokenRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A plugin that could not be used."""
+
+    name: str
+    reason: str
+
+
+class BackendList(msgspec.Struct, frozen=True, kw_only=True):
+    """Document of ``backends``."""
+
+    backends: tuple[BackendRow, ...]
+    broken: tuple[BrokenRow, ...]
+
+
+class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Document of ``check``."""
+
+    pid: int | None
+    findings: tuple[Finding, ...]
+    backends: tuple[BackendRow, ...]
+
+
+class RecoveryRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One interrupted operation and what became of it."""
+
+    task: str
+    pids: tuple[int, ...]
+    outcome: str
+    failed: bool
+
+
+class Recovery(msgspec.Struct, frozen=True, kw_only=True):
+    """Document of ``recover``."""
+
+    recovered: tuple[RecoveryRow, ...]
+
+
+class DemoVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of ``demo``."""
+
+    identical: bool
+    backend: str
+    steps: int
+    interrupted_at: int
+    snapshot: SnapshotRow
+    first_difference: str | None = None
+
+
+def failure_of(error: GpusnapError) -> Failure:
+    """The last line for an error that was raised on purpose."""
+    return Failure(code=error.exit_code, text=error.text, cure=error.cure, details=error.details)

@@ -1,0 +1,85 @@
+"""The kinds of values that can be typed: PIDs, durations, folders, as callbacks for click."""
+
+import re
+from pathlib import Path
+
+import click
+
+_MICROSECONDS = {
+    "us": 1,
+    "ms": 1_000,
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "min": 60_000_000,
+    "h": 3_600_000_000,
+}
+_LONGEST_US = 30 * 24 * _MICROSECONDS["h"]
+_LARGEST_PID = 2**31 - 1
+
+
+def _refuse(text: str) -> click.BadParameter:
+    # Click itself adds which argument or option is meant.
+    return click.BadParameter(text)
+
+
+def parse_pid(value: str) -> int:
+    """Read a process number.
+
+    Raises:
+        click.BadParameter: It is none.
+    """
+    digits = value.isascii() and value.isdigit() and len(value) <= len(str(_LARGEST_PID))
+    if not digits or int(value) > _LARGEST_PID:
+        raise _refuse(f"'{value}' is not a PID, which is a whole number")
+    return int(value)
+
+
+def parse_duration(value: str) -> int:
+    """Read a number and its unit, or bare seconds, as microseconds.
+
+    Raises:
+        click.BadParameter: It is no duration, of an unknown unit, zero, or beyond all reason.
+    """
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([^\W\d_]*)", value, re.ASCII)
+    if match is None:
+        raise _refuse(f"'{value}' is not a duration such as 10s, 500ms or 2m")
+    number, unit = match.groups()
+    factor = _MICROSECONDS.get(unit or "s")
+    if factor is None:
+        known = ", ".join(_MICROSECONDS)
+        raise _refuse(f"'{value}' has the unknown unit '{unit}' (known: {known})")
+    microseconds = round(float(number) * factor)
+    if not 0 < microseconds <= _LONGEST_US:
+        raise _refuse(f"'{value}' is not between one microsecond and 30 days")
+    return microseconds
+
+
+def parse_folder(value: str) -> Path:
+    """Read a path; ``~`` is the home folder, also where no shell has seen to that.
+
+    Raises:
+        click.BadParameter: It is no path.
+    """
+    if not value or "\0" in value:
+        raise _refuse(f"'{value}' is not a path")
+    try:
+        return Path(value).expanduser()
+    except RuntimeError:
+        raise _refuse(f"'{value}' names the home folder of nobody known") from None
+
+
+def pid(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
+    """Callback of PID arguments."""
+    return None if value is None else parse_pid(value)
+
+
+def duration(_context: click.Context, _parameter: click.Parameter, value: str) -> int:
+    """Callback of options that take a duration."""
+    return parse_duration(value)
+
+
+def folder(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> Path | None:
+    """Callback of options that take a folder."""
+    return None if value is None else parse_folder(value)

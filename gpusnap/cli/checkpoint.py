@@ -1,0 +1,161 @@
+"""``gpusnap checkpoint``: save a running process tree."""
+
+import shlex
+from pathlib import Path
+
+import click
+
+from gpusnap.checkpoint import CheckpointOptions, CheckpointPlan, plan_checkpoint, run_checkpoint
+from gpusnap.cli._failures import exit_code_of
+from gpusnap.cli._format import count, duration, listed, size
+from gpusnap.cli._messages import Checkpointed, snapshot_row
+from gpusnap.cli._options import (
+    backend_option,
+    dry_run_option,
+    flag,
+    force_option,
+    json_option,
+    lock_timeout_option,
+    pid_argument,
+    repo_option,
+    timeout_option,
+)
+from gpusnap.cli._output import Output
+from gpusnap.cli._watch import Watch, watched
+from gpusnap.errors import UsageError
+from gpusnap.repository import Snapshot
+from gpusnap.types import Engine
+
+
+@click.command()
+@pid_argument
+@click.argument("spec", metavar="[NAME]", required=False)
+@click.option(
+    "--name",
+    metavar="NAME",
+    envvar="GPUSNAP_NAME",
+    show_envvar=True,
+    help="Name of the snapshot, or its path with a slash; one is made up without it.",
+)
+@repo_option
+@click.option(
+    "--kill/--leave-running",
+    " /-R",
+    "kill",
+    default=False,
+    envvar="GPUSNAP_KILL",
+    show_envvar=True,
+    help="End the target once its snapshot is complete; by default it runs on.",
+)
+@backend_option
+@click.option(
+    "--engine",
+    type=click.Choice([engine.value for engine in Engine]),
+    default=Engine.DRIVER.value,
+    envvar="GPUSNAP_ENGINE",
+    show_envvar=True,
+    show_default=True,
+    help="Who drives the device: gpusnap itself, or CRIU's plugin of the vendor.",
+)
+@timeout_option
+@lock_timeout_option
+@flag("--tcp-established", "tcp_established", "Save established TCP connections.")
+@flag("--file-locks", "file_locks", "Save file locks.")
+@flag("--ext-unix-sk", "ext_unix_sk", "Allow unix sockets connected to outside of the tree.")
+@flag("--link-remap", "link_remap", "Let CRIU link deleted files that are still open.")
+@force_option
+@dry_run_option
+@json_option
+def checkpoint(
+    pid: int,
+    spec: str | None,
+    name: str | None,
+    repo: Path | None,
+    kill: bool,
+    backend: str | None,
+    engine: str,
+    timeout_us: int,
+    lock_timeout_us: int,
+    tcp_established: bool,
+    file_locks: bool,
+    ext_unix_sk: bool,
+    link_remap: bool,
+    force: tuple[str, ...],
+    dry_run: bool,
+    output: Output,
+) -> int:
+    """Save the process tree below PID, CPU and device state together.
+
+    NAME is the snapshot's name in the repository, or with a slash the path of its folder.
+    """
+    options = CheckpointOptions(
+        leave_running=not kill,
+        backend=backend,
+        engine=Engine(engine),
+        timeout_us=timeout_us,
+        lock_timeout_us=lock_timeout_us,
+        tcp_established=tcp_established,
+        file_locks=file_locks,
+        external_unix_sockets=ext_unix_sk,
+        link_remap=link_remap,
+        force=frozenset(force),
+    )
+    where = _one_name(spec, name)
+    if dry_run:
+        return _show(plan_checkpoint(pid, where, repository=repo, options=options), output)
+    with watched(output) as watch:
+        snapshot = run_checkpoint(
+            pid, where, repository=repo, options=options, plugins=watch.plugins
+        )
+    _report(snapshot, watch, output)
+    return watch.exit_code
+
+
+def _one_name(argument: str | None, option: str | None) -> str | None:
+    context = click.get_current_context()
+    typed = context.get_parameter_source("name") is click.core.ParameterSource.COMMANDLINE
+    if argument is not None and option is not None and typed:
+        raise UsageError("The snapshot is named twice", cure="Give NAME or --name, not both")
+    return option if argument is None else argument
+
+
+def _show(plan: CheckpointPlan, output: Output) -> int:
+    if output.json:
+        output.document(plan)
+    else:
+        root = plan.target.root
+        claimed = f" for {listed(plan.claimed)}" if plan.claimed else ""
+        output.facts(
+            [
+                ("target", f"{root.pid} {shlex.join(root.command) or root.name}"),
+                ("processes", listed(plan.target.pids)),
+                ("backend", f"{plan.backend}{claimed}" if plan.backend else "none is needed"),
+                ("engine", plan.engine.value),
+                ("snapshot", plan.snapshot_path),
+                ("bytes", f"about {size(plan.estimated_bytes)}"),
+                ("criu", shlex.join(plan.criu_command) or "none was found"),
+            ]
+        )
+        output.findings(plan.findings)
+    return exit_code_of(plan.findings)
+
+
+def _report(snapshot: Snapshot, watch: Watch, output: Output) -> None:
+    manifest = snapshot.manifest
+    frozen_us = manifest.frozen_us if watch.record.frozen_us is None else watch.record.frozen_us
+    if output.json:
+        result = Checkpointed(
+            snapshot=snapshot_row(snapshot),
+            target_runs=manifest.left_running,
+            phases=tuple(watch.record.phases),
+        )
+        watch.summary("checkpoint", result)
+        return
+    root = manifest.target.root
+    state = "it runs on" if manifest.left_running else "it is gone (--kill)"
+    device = "" if manifest.claimed else ", which holds no device state,"
+    output.say(
+        f"Saved process {root.pid} ({root.name}){device} to {snapshot.path}: "
+        f"{count(len(manifest.files), 'file')}, {size(snapshot.size)} "
+        f"in {duration(watch.took_us)}, frozen for {duration(frozen_us)}; {state}"
+    )

@@ -1,0 +1,71 @@
+"""``gpusnap list``: the snapshots of a repository."""
+
+import shlex
+from pathlib import Path
+
+import click
+
+from gpusnap.cli._format import duration, instant, size
+from gpusnap.cli._messages import DamagedRow, Listing, SnapshotRow, snapshot_row
+from gpusnap.cli._options import json_option, repo_option
+from gpusnap.cli._output import Output
+from gpusnap.errors import EXIT_OK, EXIT_WARNINGS
+from gpusnap.repository import Repository, default_repository
+
+_COLUMNS = ("NAME", "CREATED", ">PID", "COMMAND", "BACKEND", ">SIZE", ">FROZEN")
+_COMMAND_LENGTH = 40
+
+
+@click.command("list")
+@repo_option
+@json_option
+def list_snapshots(repo: Path | None, output: Output) -> int:
+    """List the snapshots of a repository, oldest first."""
+    listing = _read(repo)
+    if output.json:
+        output.document(listing)
+    else:
+        _show(listing, output)
+    return EXIT_WARNINGS if listing.damaged else EXIT_OK
+
+
+def _read(repo: Path | None) -> Listing:
+    folder = repo or default_repository()
+    # Before its first snapshot the default repository does not exist, which is no mistake.
+    if repo is None and not folder.exists():
+        return Listing(repository=str(folder))
+    repository = Repository.open(folder)
+    return Listing(
+        repository=str(folder),
+        snapshots=tuple(map(snapshot_row, repository.snapshots())),
+        damaged=tuple(
+            DamagedRow(name=each.name, path=str(each.path), reason=each.reason)
+            for each in repository.damaged()
+        ),
+    )
+
+
+def _command(row: SnapshotRow) -> str:
+    text = shlex.join(row.command)
+    return text if len(text) <= _COMMAND_LENGTH else f"{text[: _COMMAND_LENGTH - 3]}..."
+
+
+def _row(row: SnapshotRow) -> tuple[str, ...]:
+    return (
+        row.name,
+        instant(row.created),
+        str(row.root_pid),
+        _command(row),
+        row.backend or "-",
+        size(row.bytes),
+        duration(row.frozen_us),
+    )
+
+
+def _show(listing: Listing, output: Output) -> None:
+    if listing.snapshots:
+        output.table(_COLUMNS, map(_row, listing.snapshots))
+    else:
+        output.note(f"No snapshots in {listing.repository}")
+    for each in listing.damaged:
+        output.note(f"gpusnap: warning: {each.name} is damaged: {each.reason}")

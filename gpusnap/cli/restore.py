@@ -1,0 +1,97 @@
+"""``gpusnap restore``: bring a snapshot back to life."""
+
+import shlex
+from pathlib import Path
+
+import click
+
+from gpusnap.cli._failures import exit_code_of
+from gpusnap.cli._format import count, duration, listed
+from gpusnap.cli._options import (
+    backend_option,
+    dry_run_option,
+    force_option,
+    json_option,
+    repo_option,
+    snapshot_argument,
+    timeout_option,
+)
+from gpusnap.cli._output import Output
+from gpusnap.cli._watch import Watch, watched
+from gpusnap.errors import IncompatibleError
+from gpusnap.restore import (
+    RestoredTarget,
+    RestoreOptions,
+    RestorePlan,
+    plan_restore,
+    run_restore,
+)
+
+
+@click.command()
+@snapshot_argument
+@repo_option
+@backend_option
+@timeout_option
+@force_option
+@dry_run_option
+@json_option
+def restore(
+    snapshot: str,
+    repo: Path | None,
+    backend: str | None,
+    timeout_us: int,
+    force: tuple[str, ...],
+    dry_run: bool,
+    output: Output,
+) -> int:
+    """Bring a saved process tree back, with its PIDs, on the devices it was saved on.
+
+    SNAPSHOT is a path with a slash, a name in the repository, the beginning of one, or
+    latest.
+    """
+    options = RestoreOptions(backend=backend, timeout_us=timeout_us, force=frozenset(force))
+    if dry_run:
+        return _show(plan_restore(snapshot, repository=repo, options=options), output)
+    with watched(output) as watch:
+        target = run_restore(snapshot, repository=repo, options=options, plugins=watch.plugins)
+    _report(target, watch, output)
+    return watch.exit_code
+
+
+def _devices(plan: RestorePlan) -> str:
+    if plan.device_map is None:
+        return "do not fit"
+    if plan.device_map.identity:
+        return "the same"
+    return listed(f"{old} -> {new}" for old, new in plan.device_map.pairs)
+
+
+def _show(plan: RestorePlan, output: Output) -> int:
+    if output.json:
+        output.document(plan)
+    else:
+        output.facts(
+            [
+                ("snapshot", plan.snapshot),
+                ("processes", listed(plan.pids)),
+                ("backend", plan.backend or "none is needed"),
+                ("engine", plan.engine.value),
+                ("devices", _devices(plan) if plan.backend else "none are needed"),
+                ("criu", shlex.join(plan.criu_command)),
+            ]
+        )
+        output.findings(plan.findings)
+    return exit_code_of(plan.findings, IncompatibleError)
+
+
+def _report(target: RestoredTarget, watch: Watch, output: Output) -> None:
+    if output.json:
+        watch.summary("restore", target)
+        return
+    others = len(target.processes) - 1
+    tree = f" and {count(others, 'process', 'processes')} below it" if others else ""
+    output.say(
+        f"Restored process {target.root_pid}{tree} from {target.snapshot} "
+        f"in {duration(watch.took_us)}; it runs"
+    )

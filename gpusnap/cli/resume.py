@@ -1,0 +1,24 @@
+"""``gpusnap resume``: put a suspended process back on its devices."""
+
+import click
+
+from gpusnap.cli._format import duration
+from gpusnap.cli._options import backend_option, json_option, pid_argument
+from gpusnap.cli._output import Output
+from gpusnap.cli._watch import watched
+from gpusnap.suspension import resume as resume_target
+
+
+@click.command()
+@pid_argument
+@backend_option
+@json_option
+def resume(pid: int, backend: str | None, output: Output) -> int:
+    """Put the suspended process tree below PID back on its devices."""
+    with watched(output) as watch:
+        resumed = resume_target(pid, backend=backend, plugins=watch.plugins)
+    if output.json:
+        watch.summary("resume", resumed)
+    else:
+        output.say(f"Resumed process {pid} in {duration(watch.took_us)}; it computes again")
+    return watch.exit_code

@@ -1,0 +1,81 @@
+"""Runs the command line and kills someone at a named point of it.
+
+``python -m tests.e2e.faults POINT VICTIM ARGUMENTS...``: a plugin listens to the events, as any
+plugin can, and sends SIGKILL at the point. The event is delivered synchronously, so gpusnap
+stands exactly there.
+
+Points: ``started:PHASE``, ``finished:PHASE``, ``criu:STAGE``, each with ``+SECONDS`` to strike
+so much later, from another thread. Victims: ``gpusnap``, ``criu``, ``worker``.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+from gpusnap.cli import main
+from gpusnap.events import CriuNotified, Event, PhaseFinished, PhaseStarted
+from gpusnap.hookspecs import hookimpl
+from gpusnap.plugins import default_plugins
+
+
+def point_of(event: Event) -> str | None:
+    match event:
+        case PhaseStarted(phase=phase):
+            return f"started:{phase.value}"
+        case PhaseFinished(phase=phase):
+            return f"finished:{phase.value}"
+        case CriuNotified(script=script):
+            return f"criu:{script}"
+    return None
+
+
+def find_victim(victim: str) -> psutil.Process | None:
+    if victim == "gpusnap":
+        return psutil.Process()
+    mark = {"criu": "swrk", "worker": "gpusnap.worker"}[victim]
+    for child in psutil.Process().children(recursive=True):
+        if mark in child.cmdline():
+            return child
+    return None
+
+
+class Killer:
+    def __init__(self, point: str, victim: str, report: Path) -> None:
+        self._point, _, delay = point.partition("+")
+        self._delay = float(delay or 0)
+        self._victim = victim
+        self._report = report
+
+    @hookimpl
+    def gpusnap_event(self, event: Event) -> None:
+        if point_of(event) != self._point:
+            return
+        self._point = ""  # once
+        if self._delay:
+            threading.Thread(target=self._strike, daemon=True).start()
+        else:
+            self._strike()
+
+    def _strike(self) -> None:
+        time.sleep(self._delay)
+        victim = find_victim(self._victim)
+        if victim is None:
+            self._report.write_text("nobody")
+            return
+        self._report.write_text(str(victim.pid))
+        os.kill(victim.pid, signal.SIGKILL)
+        if victim.pid != os.getpid():
+            # A killed process ends a moment later; the point is that it is dead when we go on.
+            psutil.wait_procs([victim], timeout=5)
+
+
+if __name__ == "__main__":
+    point, victim, report, *arguments = sys.argv[1:]
+    default_plugins().register(Killer(point, victim, Path(report)), "killer")
+    sys.argv = ["gpusnap", *arguments]
+    main()

@@ -1,0 +1,164 @@
+"""Whoever is killed, wherever: the target computes on, and no half-restored process remains."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusnap.target import identity
+from tests.e2e.jobs import Job, Site, await_true
+
+VICTIMS = ("gpusnap", "criu", "worker")
+
+CHECKPOINT_POINTS = (
+    "started:preflight",
+    "finished:preflight",
+    "started:lock",
+    "finished:lock",
+    "started:checkpoint",
+    "started:checkpoint+0.003",
+    "finished:checkpoint",
+    "started:dump",
+    "criu:pre-dump",
+    "criu:pre-dump+0.02",
+    "criu:post-dump",
+    "started:restore",
+    "started:restore+0.003",
+    "finished:restore",
+    "started:unlock",
+    "finished:unlock",
+    "started:digest",
+    "started:publish",
+    "finished:publish",
+)
+
+KILL_POINTS = (
+    "finished:checkpoint",
+    "criu:pre-dump",
+    "criu:post-dump",
+    "started:digest",
+    "finished:digest",
+    "started:publish",
+)
+"""With --kill: all before the publication, after which the snapshot takes the target's place."""
+
+RESTORE_POINTS = (
+    "started:verify",
+    "started:compare",
+    "started:criu-restore",
+    "criu:pre-restore",
+    "criu:post-restore",
+    "criu:pre-resume",
+    "criu:post-resume",
+    "finished:criu-restore",
+    "started:restore",
+    "started:restore+0.003",
+    "finished:restore",
+    "started:unlock",
+)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """One target for all faults: it has to survive every one of them."""
+    job = Job.start(Site.make(tmp_path_factory.mktemp("site")), steps=1_000_000)
+    yield job
+    job.kill()
+
+
+def strike(site: Site, point: str, victim: str, *arguments: object) -> tuple[int, str, str]:
+    """Run gpusnap with a fault; returns its exit code, its errors and who was hit."""
+    report = site.folder / "report"
+    report.unlink(missing_ok=True)
+    ran = site.run("-m", "tests.e2e.faults", point, victim, report, *arguments)
+    hit = report.read_text() if report.exists() else "never"
+    assert "Traceback" not in ran.stderr
+    return ran.returncode, ran.stderr, hit
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("point", CHECKPOINT_POINTS)
+def test_checkpoint(running: Job, point: str, victim: str) -> None:
+    site = running.site
+    code, errors, hit = strike(site, point, victim, "checkpoint", running.pid, "one")
+    assert hit != "never", errors
+    if victim == "gpusnap":
+        assert code == -9
+    elif code != 0:
+        assert errors.startswith("gpusnap:"), errors
+    check_survival(running)
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("point", KILL_POINTS)
+def test_checkpoint_that_ends_the_target(running: Job, point: str, victim: str) -> None:
+    site = running.site
+    code, errors, hit = strike(site, point, victim, "checkpoint", running.pid, "one", "--kill")
+    assert hit != "never", errors
+    if running.alive:
+        check_survival(running)
+        return
+    # Nobody essential was hit: the checkpoint ended as asked, and the snapshot has the target.
+    assert code == 0, errors
+    assert victim != "gpusnap"
+    restored = site.gpusnap("restore", "one")
+    assert restored.returncode == 0, restored.stderr
+    running.adopt()
+    check_survival(running)
+
+
+def check_survival(job: Job) -> None:
+    site = job.site
+    recovered = site.gpusnap("recover")
+    assert recovered.returncode == 0, recovered.stderr + recovered.stdout
+    assert job.alive
+    assert job.computes(), recovered.stdout
+    assert list((site.folder / "state").glob("*.json")) == []
+    for left in site.repository.glob(".draft*"):
+        assert not left.exists()
+    snapshot = site.repository / "one"
+    if snapshot.exists():
+        assert site.gpusnap("verify", "one").returncode == 0
+        assert site.gpusnap("rm", "one").returncode == 0
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """A target that exists as a snapshot only."""
+    job = Job.start(Site.make(tmp_path_factory.mktemp("site")), steps=400)
+    made = job.site.gpusnap("checkpoint", job.pid, "one", "--kill")
+    assert made.returncode == 0, made.stderr
+    yield job
+    if identity(job.pid) is not None:
+        job.adopt()
+        job.kill()
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("point", RESTORE_POINTS)
+def test_restore(saved: Job, point: str, victim: str, tmp_path: Path) -> None:
+    site = saved.site
+    log = saved.log.read_text()
+    code, errors, hit = strike(site, point, victim, "restore", "one")
+    assert hit != "never", errors
+    if victim == "gpusnap":
+        assert code == -9
+    recovered = site.gpusnap("recover")
+    assert recovered.returncode == 0, recovered.stderr + recovered.stdout
+    if code == 0:
+        # Nobody essential was hit: it must be whole.
+        saved.adopt()
+        assert saved.computes()
+        saved.kill()
+        saved.log.write_text(log)
+    else:
+        await_true(lambda: identity(saved.pid) is None, "no half-restored process remains")
+    assert list((site.folder / "state").glob("*.json")) == []
+    assert site.gpusnap("verify", "one").returncode == 0
+
+
+def test_the_snapshot_still_restores(saved: Job) -> None:
+    restored = saved.site.gpusnap("restore", "one")
+    assert restored.returncode == 0, restored.stderr
+    saved.adopt()
+    assert saved.finish() == saved.expected()

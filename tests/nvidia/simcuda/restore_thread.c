@@ -1,0 +1,54 @@
+/* The thread of a target that performs driver calls. It polls, so CRIU can dump and restore it. */
+#include "simcuda.h"
+
+#include <dirent.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+static const char SUFFIX[] = ".request";
+
+static void answer(char *request_path, struct reply reply) {
+    char path[PATH_LENGTH];
+    size_t stem = strlen(request_path) - strlen(SUFFIX);
+    unlink(request_path);
+    snprintf(path, sizeof path, "%.*s.reply", (int)stem, request_path);
+    write_whole(path, &reply, sizeof reply);
+}
+
+/* Takes this process's mail. With a state to show, nothing is performed: only states are answered. */
+static void take_mail(const int *shown) {
+    char path[PATH_LENGTH], own[64];
+    in_folder(path, "mail");
+    /* The start time is read anew each time: a restored process has another one. */
+    int length = snprintf(own, sizeof own, "%d-%llu.", (int)getpid(), start_of(getpid()));
+    DIR *mail = opendir(path);
+    for (struct dirent *entry; mail && (entry = readdir(mail));) {
+        const char *name = entry->d_name, *end = name + strlen(name) - strlen(SUFFIX);
+        struct request request;
+        if (strncmp(name, own, (size_t)length) || end < name || strcmp(end, SUFFIX)) continue;
+        in_folder(path, "mail/%s", name);
+        if (!read_exactly(path, &request, sizeof request)) continue;
+        if (!shown) answer(path, perform(&request));
+        else if (request.operation == GET_STATE) answer(path, (struct reply){SUCCESS, *shown});
+    }
+    if (mail) closedir(mail);
+}
+
+void answer_states(int state) { take_mail(&state); }
+
+static void *serve(void *nothing) {
+    prctl(PR_SET_NAME, RESTORE_THREAD_NAME);
+    for (;;) {
+        take_mail(NULL);
+        sleep_ms(5);
+    }
+    return nothing;
+}
+
+int restore_thread_start(void) {
+    pthread_t thread;
+    return pthread_create(&thread, NULL, serve, NULL) ? OPERATING_SYSTEM : SUCCESS;
+}

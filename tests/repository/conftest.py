@@ -1,0 +1,47 @@
+"""Repositories to test with."""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusnap.repository import Repository
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository.create(tmp_path / "repo")
+
+
+@pytest.fixture
+def powerless() -> Iterator[None]:
+    """Run as a user to whom permissions apply."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(NOBODY)
+    yield
+    os.seteuid(user)
+
+
+@pytest.fixture
+def mounted(tmp_path: Path, root: None) -> Iterator[Callable[[str], Path]]:
+    """Mount small file systems with given options, each in place of the one before."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def unmount() -> None:
+        subprocess.run(["umount", str(folder)], check=False, stderr=subprocess.DEVNULL)
+
+    def mount(options: str) -> Path:
+        unmount()
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        if subprocess.run(command, check=False, capture_output=True).returncode:
+            pytest.skip("This machine does not let root mount a file system")
+        return folder
+
+    yield mount
+    unmount()

@@ -1,0 +1,84 @@
+"""Small snapshots for the tests of the repository."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from gpusnap.repository import (
+    Draft,
+    FileDigest,
+    Host,
+    Manifest,
+    Repository,
+    Snapshot,
+    new_id,
+    timestamp,
+)
+from gpusnap.types import Process, ProcessId, Target
+
+FILES = {
+    "criu/core-7.img": b"registers",
+    "criu/mm-7.img": b"",
+    "criu/pages-1.img": bytes(range(256)) * 20,
+    "logs/dump.log": b"(00.000000) it went well\n",
+}
+"""What is in a snapshot of :func:`take`."""
+
+TARGET = Target(
+    processes=(
+        Process(
+            id=ProcessId(7, 1234),
+            parent_pid=1,
+            session_id=7,
+            command=("train", "--epochs=3"),
+            name="train",
+        ),
+    )
+)
+HOST = Host(kernel="6.1.0", machine="x86_64", hostname="node", boot_id="b")
+
+
+def silent(_done: int, _total: int) -> None:
+    """Progress that nobody looks at."""
+
+
+def manifest(name: str, files: tuple[FileDigest, ...] = (), created: str = "") -> Manifest:
+    return Manifest(
+        id=new_id(),
+        name=name,
+        created=created or timestamp(),
+        gpusnap_version="0.1.0",
+        target=TARGET,
+        host=HOST,
+        files=files,
+    )
+
+
+def fill(draft: Draft, files: dict[str, bytes]) -> None:
+    for path, data in files.items():
+        (draft.contents / path).parent.mkdir(exist_ok=True)
+        (draft.contents / path).write_bytes(data)
+
+
+def take(
+    repository: Repository, name: str, files: dict[str, bytes] = FILES, created: str = ""
+) -> Snapshot:
+    """Make a snapshot as a checkpoint does."""
+    with repository.prepare(name) as draft:
+        fill(draft, files)
+        return draft.publish(manifest(name, draft.digest(silent), created))
+
+
+def alter(snapshot: Snapshot, **changes: object) -> None:
+    """Write another manifest, with the digest that belongs to it."""
+    from gpusnap.repository.manifest import digest_line
+
+    data = msgspec.json.encode(msgspec.to_builtins(snapshot.manifest) | changes)
+    (snapshot.path / "manifest.json").write_bytes(data)
+    (snapshot.path / "manifest.json.sha256").write_bytes(digest_line(data))
+
+
+def hidden(repository: Path) -> list[str]:
+    """What operations left behind."""
+    return sorted(name for name in os.listdir(repository) if name.startswith("."))

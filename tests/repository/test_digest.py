@@ -1,0 +1,72 @@
+import hashlib
+import os
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusnap.repository.digest import STEP, FileDigest, digest_file, digest_files
+from gpusnap.repository.tree import scan
+from tests.repository.samples import silent
+
+
+def expected(path: str, data: bytes) -> FileDigest:
+    sha = hashlib.sha256(data).hexdigest()
+    return FileDigest(path=path, size=len(data), crc32=zlib.crc32(data), sha256=sha)
+
+
+SIZES = [0, 1, STEP - 1, STEP, STEP + 1, 2 * STEP, 3 * STEP + 7]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_sums(tmp_path: Path, size: int) -> None:
+    data = os.urandom(size)
+    (tmp_path / "a").write_bytes(data)
+    counts: list[int] = []
+    assert digest_file(tmp_path / "a", "criu/a", counts.append) == expected("criu/a", data)
+    assert sum(counts) == size
+
+
+@given(data=st.binary(max_size=5000))
+def test_sums_of_any_bytes(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "any"
+    path.write_bytes(data)
+    assert digest_file(path, "any", lambda _count: None) == expected("any", data)
+
+
+def test_many_files_with_progress(tmp_path: Path) -> None:
+    contents = {str(number): os.urandom(number * 1000) for number in range(30)}
+    for name, data in contents.items():
+        (tmp_path / name).write_bytes(data)
+    seen: list[tuple[int, int]] = []
+    found = digest_files(tmp_path, scan(tmp_path), lambda *counts: seen.append(counts))
+    assert found == {name: expected(name, data) for name, data in contents.items()}
+    total = sum(map(len, contents.values()))
+    assert seen == sorted(seen)
+    assert seen[-1] == (total, total)
+
+
+def test_what_cannot_be_read_is_an_answer(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("file")
+    os.mkfifo(tmp_path / "pipe")
+    found = digest_files(tmp_path, scan(tmp_path), silent)
+    assert isinstance(found["file"], FileDigest)
+    assert isinstance(found["link"], OSError)
+    assert isinstance(found["pipe"], OSError)
+
+
+def test_an_interrupt_ends_all_threads_soon(tmp_path: Path) -> None:
+    for name in "abcd":
+        (tmp_path / name).write_bytes(bytes(8 * STEP))
+    done: list[int] = []
+
+    def interrupted(count: int, _total: int) -> None:
+        done.append(count)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        digest_files(tmp_path, scan(tmp_path), interrupted)
+    assert max(done) < 16 * STEP

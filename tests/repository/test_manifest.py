@@ -1,0 +1,139 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusnap.errors import IncompatibleError, IntegrityError
+from gpusnap.events import Phase
+from gpusnap.repository import FileDigest, PhaseTime, SavedOptions
+from gpusnap.repository.manifest import Manifest, decode, encode, timestamp
+from gpusnap.types import Device, DeviceImage, DeviceUse, Finding, Region, Severity
+from tests.repository.samples import TARGET, manifest
+
+PATH = Path("repo/a/manifest.json")
+DIGEST = FileDigest(path="criu/core-7.img", size=9, crc32=0xFFFFFFFF, sha256="0" * 64)
+FULL = msgspec.structs.replace(
+    manifest("a", (DIGEST,)),
+    backend="nvidia",
+    claimed=(7,),
+    device_regions=DeviceImage(
+        regions=(Region(7, 0x7F00_0000_0000, 1 << 33),),
+        uses=(DeviceUse(pid=7, device_uuid="GPU-1", memory=1 << 33),),
+    ),
+    devices=(Device(index=0, uuid="GPU-1", vendor="NVIDIA", model="H200"),),
+    options=SavedOptions(shell_job=True, ghost_limit=1 << 20),
+    phases=(PhaseTime(phase=Phase.DUMP, microseconds=12),),
+    parent="p",
+    findings=(Finding(code="c", severity=Severity.WARNING, text="t"),),
+)
+
+
+def changed(**changes: object) -> bytes:
+    plain: dict[str, Any] = json.loads(encode(FULL))
+    return json.dumps(plain | changes).encode()
+
+
+def file(**changes: object) -> bytes:
+    plain = {"path": "criu/a", "size": 1, "crc32": 1, "sha256": "0" * 64}
+    return changed(files=[plain | changes])
+
+
+def test_round_trip() -> None:
+    assert decode(encode(FULL), PATH) == FULL
+
+
+def test_people_can_read_it() -> None:
+    lines = encode(FULL).decode().splitlines()
+    assert '  "backend": "nvidia",' in lines
+
+
+def test_command_line_of_any_bytes() -> None:
+    process = msgspec.structs.replace(TARGET.root, command=("x\udcff",))
+    odd = msgspec.structs.replace(
+        FULL, target=msgspec.structs.replace(TARGET, processes=(process,))
+    )
+    assert decode(encode(odd), PATH).target.root.command == ("x\\udcff",)
+
+
+def test_unknown_fields_of_the_same_version_are_passed_over() -> None:
+    assert decode(changed(comment="later"), PATH) == FULL
+
+
+def test_newer_version_is_named() -> None:
+    with pytest.raises(IncompatibleError, match="version 2, newer than 1") as caught:
+        decode(b'{"format_version": 2, "target": "of another shape"}', PATH)
+    assert caught.value.cure
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b"{}",
+        b"[" * 100_000,
+        b'{"x":' * 100_000,
+        changed(format_version=0),
+        changed(format_version=-1),
+        changed(format_version="1"),
+        changed(name=".."),
+        changed(name="a/b"),
+        changed(id=""),
+        changed(created="yesterday"),
+        changed(created="2026-13-01T00:00:00Z"),
+        changed(created="2026-01-01T00:00:00"),
+        changed(created="2026-01-01T00:00:00+01:00"),
+        changed(target={"processes": []}),
+        changed(engine="steam"),
+        changed(frozen_us=-1),
+        changed(options={"ghost_limit": -1}),
+        changed(files=[msgspec.to_builtins(DIGEST)] * 2),
+        file(path="/etc/passwd"),
+        file(path="../a"),
+        file(path="criu/../../a"),
+        file(path="./a"),
+        file(path="criu//a"),
+        file(path="criu/"),
+        file(path=""),
+        file(path="."),
+        file(path="a\0b"),
+        file(size=-1),
+        file(size=1.5),
+        file(crc32=-1),
+        file(crc32=1 << 32),
+        file(sha256="0" * 63),
+        file(sha256="A" * 64),
+        file(sha256="0" * 64 + "\n"),
+    ],
+)
+def test_damage_is_a_sentence(data: bytes) -> None:
+    with pytest.raises(IntegrityError, match="repo/a/manifest.json is damaged: "):
+        decode(data, PATH)
+
+
+@given(st.data())
+def test_mangled_json_never_raises_anything_else(data: st.DataObject) -> None:
+    mangled = bytearray(encode(FULL))
+    for _ in range(data.draw(st.integers(1, 5))):
+        position = data.draw(st.integers(0, len(mangled) - 1))
+        mangled[position] = data.draw(st.integers(0, 255))
+    try:
+        found = decode(bytes(mangled), PATH)
+    except (IntegrityError, IncompatibleError) as error:
+        assert "\n" not in error.text
+    else:
+        assert isinstance(found, Manifest)
+
+
+def test_timestamps_sort_as_text_and_are_utc() -> None:
+    first, second = timestamp(), timestamp()
+    assert first <= second
+    assert first.endswith("Z")
+    assert len(first) == len("2026-01-31T12:00:00.000000Z")

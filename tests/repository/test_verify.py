@@ -1,0 +1,172 @@
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpusnap.errors import IncompatibleError, IntegrityError, NotFoundError
+from gpusnap.repository import Repository, Snapshot, require_intact, verify
+from gpusnap.types import Severity
+from tests.repository.samples import FILES, alter, silent, take
+
+CORE = "criu/core-7.img"
+
+
+def test_intact(repository: Repository) -> None:
+    snapshot = take(repository, "a")
+    seen: list[tuple[int, int]] = []
+    found = verify(snapshot, lambda *counts: seen.append(counts))
+    assert (found.files, found.bytes, found.findings) == (len(FILES), snapshot.size, ())
+    assert seen[-1] == (snapshot.size, snapshot.size)
+    assert require_intact(snapshot, silent) == found
+
+
+def test_a_copy_is_as_good(repository: Repository, tmp_path: Path) -> None:
+    shutil.copytree(take(repository, "a").path, tmp_path / "copy")
+    assert verify(tmp_path / "copy", silent).intact
+
+
+def missing(path: Path) -> None:
+    path.unlink()
+
+
+def truncated(path: Path) -> None:
+    os.truncate(path, 3)
+
+
+def longer(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def replaced(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def link(path: Path) -> None:
+    path.rename(path.parent.parent.parent / "moved")
+    path.symlink_to("../../moved")
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "code", "words"),
+    [
+        (missing, "snapshot-file-missing", "is missing"),
+        (truncated, "snapshot-file-truncated", "has 3 bytes instead of 9"),
+        (longer, "snapshot-file-altered", "has 10 bytes instead of 9"),
+        (replaced, "snapshot-file-altered", "has another SHA-256"),
+        (link, "snapshot-file-altered", "is a symbolic link"),
+        (folder, "snapshot-file-missing", "is missing"),
+        (pipe, "snapshot-file-altered", "is a pipe"),
+    ],
+)
+def test_damage(
+    repository: Repository, damage: Callable[[Path], None], code: str, words: str
+) -> None:
+    snapshot = take(repository, "a")
+    damage(snapshot.path / CORE)
+    (finding,) = verify(snapshot, silent).findings
+    assert (finding.code, finding.severity) == (code, Severity.ERROR)
+    assert finding.text == f"File {CORE} {words}"
+    assert finding.cure
+    with pytest.raises(IntegrityError, match=rf"File {CORE} {words} \[{code}\]"):
+        require_intact(snapshot, silent)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda path: path.write_bytes(b""), "regular file"),
+        (lambda path: path.symlink_to("/etc"), "symbolic link"),
+        (os.mkfifo, "pipe"),
+    ],
+)
+@pytest.mark.parametrize("name", ["extra", "criu/pages-2.img", "criu/\x1b[2J\udcff"])
+def test_extra(
+    repository: Repository, make: Callable[[Path], object], kind: str, name: str
+) -> None:
+    snapshot = take(repository, "a")
+    make(snapshot.path / name)
+    (finding,) = verify(snapshot, silent).findings
+    assert finding.code == "snapshot-file-extra"
+    assert finding.text.startswith(f"A {kind}, ")
+    assert finding.text.isprintable()
+    finding.text.encode()
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "manifest.json.sha256"])
+@pytest.mark.parametrize("damage", [missing, truncated, longer, replaced, link, folder, pipe])
+def test_manifest(repository: Repository, name: str, damage: Callable[[Path], None]) -> None:
+    snapshot = take(repository, "a")
+    damage(snapshot.path / name)
+    for given_as in (snapshot, snapshot.path):
+        (finding,) = verify(given_as, silent).findings
+        assert finding.code == "snapshot-manifest-damaged"
+        assert str(snapshot.path) in finding.text
+
+
+def test_a_manifest_that_leads_out(repository: Repository, tmp_path: Path) -> None:
+    """A forged manifest whose own digest is right must not have other files read."""
+    (tmp_path / "secret").write_bytes(b"x")
+    snapshot = take(repository, "a")
+    alter(snapshot, files=[{"path": "../../secret", "size": 1, "crc32": 0, "sha256": "0" * 64}])
+    (finding,) = verify(snapshot, silent).findings
+    assert finding.code == "snapshot-manifest-damaged"
+
+
+def test_all_damage_is_told_at_once(repository: Repository) -> None:
+    snapshot = take(repository, "a")
+    missing(snapshot.path / CORE)
+    replaced(snapshot.path / "criu/pages-1.img")
+    (snapshot.path / "extra").write_bytes(b"")
+    found = verify(snapshot, silent)
+    assert len(found.findings) == 3
+    with pytest.raises(IntegrityError, match=CORE) as caught:
+        require_intact(snapshot, silent)
+    assert len(caught.value.details) == 2
+
+
+def test_what_is_no_snapshot(repository: Repository, tmp_path: Path) -> None:
+    for path in (tmp_path / "absent", repository.path, repository.path / "gpusnap.json"):
+        with pytest.raises(NotFoundError):
+            verify(path, silent)
+
+
+def test_newer_format_is_no_damage(repository: Repository) -> None:
+    snapshot = take(repository, "a")
+    alter(snapshot, format_version=2)
+    with pytest.raises(IncompatibleError):
+        verify(snapshot, silent)
+
+
+@pytest.fixture(scope="module")
+def flipped(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    return take(Repository.create(tmp_path_factory.mktemp("flip")), "a")
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_every_flipped_bit_is_found(flipped: Snapshot, data: st.DataObject) -> None:
+    files = sorted(path for path in flipped.path.rglob("*") if path.is_file())
+    path = data.draw(st.sampled_from([path for path in files if path.stat().st_size]))
+    good = path.read_bytes()
+    bad = bytearray(good)
+    bad[data.draw(st.integers(0, len(good) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(bad)
+    try:
+        assert not verify(flipped, silent).intact
+    finally:
+        path.write_bytes(good)
+    assert verify(flipped, silent).intact
