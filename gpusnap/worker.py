@@ -94,7 +94,7 @@ class _Connection:
         return self._process.pid
 
     def _receive(self) -> None:
-        with self._socket.makefile("rb") as lines, contextlib.suppress(OSError):
+        with self._socket, self._socket.makefile("rb") as lines, contextlib.suppress(OSError):
             for line in lines:
                 response = msgspec.json.decode(line, type=_Response)
                 with self._lock:

@@ -70,7 +70,7 @@ def below(part: str, other: str) -> bool:
     mine, its = LAYERS.get(part, ENGINE), LAYERS.get(other, ENGINE)
     if part == "testing":  # it registers and works as a third party's backend does
         return other in PUBLIC_FOR_BACKENDS | {"plugins"}
-    if part == "cli":
+    if part in {"__main__", "cli"}:
         return True
     return its < mine or (mine == its and mine in {WORDS, MACHINE, ENGINE})
 

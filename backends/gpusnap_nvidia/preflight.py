@@ -76,21 +76,29 @@ def _states(
     wanted = DeviceState.RUNNING if operation in _SAVING else DeviceState.CHECKPOINTED
     for pid in pids:
         state = states.get(pid)
-        if state is wanted:
-            continue
-        yield Finding(
-            code=f"device-not-{wanted}",
-            severity=Severity.ERROR,
-            text=f"Process {pid} is {state or 'unknown'} in the driver, not {wanted}",
-            cure=_state_cure(pid, state),
-            pid=pid,
-        )
+        if state is None:
+            yield Finding(
+                code="device-unknown-process",
+                severity=Severity.ERROR,
+                text=f"The driver does not know process {pid}",
+                pid=pid,
+            )
+        elif state is not wanted:
+            yield Finding(
+                code=f"device-not-{wanted.value}",
+                severity=Severity.ERROR,
+                text=f"Process {pid} is {state} in the driver, not {wanted}",
+                cure=_state_cure(pid, state),
+                pid=pid,
+            )
 
 
-def _state_cure(pid: int, state: DeviceState | None) -> str | None:
+def _state_cure(pid: int, state: DeviceState) -> str | None:
     if state is DeviceState.CHECKPOINTED:
         return f"Run gpusnap resume {pid} if it was suspended, else gpusnap recover"
-    if state in {None, DeviceState.RUNNING, DeviceState.FAILED}:
+    if state is DeviceState.FAILED:
+        return "Start the program anew: its device memory is lost"
+    if state is DeviceState.RUNNING:
         return None
     return "Run gpusnap recover"
 

@@ -56,9 +56,7 @@ def describe(error: Exception) -> Failure:
     )
 
 
-def exit_code_of(
-    findings: Iterable[Finding], default: type[GpusnapError] = TargetError
-) -> int:
+def exit_code_of(findings: Iterable[Finding], default: type[GpusnapError] = TargetError) -> int:
     """The code gpusnap exits with where checks found this: that of the first error.
 
     Args:

@@ -1,8 +1,9 @@
 """The command and its verbs."""
 
+from importlib.metadata import version
+
 import click
 
-import gpusnap
 from gpusnap.cli.backends import backends
 from gpusnap.cli.check import check
 from gpusnap.cli.checkpoint import checkpoint
@@ -41,12 +42,12 @@ VERBS = (
 class _InOrder(click.Group):
     """A group that lists its verbs as they were added: what is used first stands first."""
 
-    def list_commands(self, _context: click.Context) -> list[str]:  # noqa: PLR6301 - click's
+    def list_commands(self, _context: click.Context) -> list[str]:
         return [verb.name for verb in VERBS if verb.name is not None]
 
 
 @click.group(cls=_InOrder, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(gpusnap.__version__, prog_name="gpusnap", message="%(prog)s %(version)s")
+@click.version_option(version("gpusnap"), prog_name="gpusnap", message="%(prog)s %(version)s")
 def root() -> None:
     """Checkpoint running GPU processes, and bring them back where they were."""
 

@@ -73,9 +73,7 @@ class Interrupts:
         if self._rollback is None:
             return Failure(code=128 + number, text=text)
         if self._rolled_back:
-            return Failure(
-                code=128 + number, text=f"{text}; what had been done so far was undone"
-            )
+            return Failure(code=128 + number, text=f"{text}; what had been done so far was undone")
         return Failure(
             code=128 + number,
             text=f"{text}; not all that had been done so far could be undone",

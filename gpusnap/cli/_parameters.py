@@ -78,8 +78,6 @@ def duration(_context: click.Context, _parameter: click.Parameter, value: str) -
     return parse_duration(value)
 
 
-def folder(
-    _context: click.Context, _parameter: click.Parameter, value: str | None
-) -> Path | None:
+def folder(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Path | None:
     """Callback of options that take a folder."""
     return None if value is None else parse_folder(value)

@@ -82,20 +82,21 @@ class JsonLines:
                 self._silent = True
 
     def _line(self, event: Event) -> Line | None:
+        line: Line | None = None
         match event:
             case PhaseStarted(phase=phase):
-                return PhaseLine(phase=phase, state="started")
+                line = PhaseLine(phase=phase, state="started")
             case PhaseFinished(phase=phase, microseconds=microseconds):
-                return PhaseLine(phase=phase, state="finished", microseconds=microseconds)
+                line = PhaseLine(phase=phase, state="finished", microseconds=microseconds)
             case PhaseProgress():
-                return self._progress(event)
+                line = self._progress(event)
             case Frozen(pids=pids):
-                return FrozenLine(pids=pids)
+                line = FrozenLine(pids=pids)
             case Thawed(pids=pids, microseconds=microseconds):
-                return ThawedLine(pids=pids, frozen_us=microseconds)
+                line = ThawedLine(pids=pids, frozen_us=microseconds)
             case Found(finding=finding):
-                return FindingLine(finding=finding)
-        return None
+                line = FindingLine(finding=finding)
+        return line
 
     def _progress(self, event: PhaseProgress) -> ProgressLine | None:
         now = now_us()

@@ -16,7 +16,7 @@ _COLUMNS = ("NAME", "VENDOR", "USABLE", "DRIVER", "CAPABILITIES")
 @backend_option
 @json_option
 def backends(backend: str | None, output: Output) -> int:
-    """List the installed backends, whether each can work here, and why not."""
+    """List the backends and whether each can work here."""
     plugins = default_plugins()
     found = BackendList(
         backends=read_backends(plugins, backend),

@@ -20,10 +20,10 @@ _COLUMNS = ("SEVERITY", "FINDING", "CODE", "CURE")
 @backend_option
 @json_option
 def check(pid: int | None, backend: str | None, output: Output) -> int:
-    """Check this machine, or with PID a process tree, and change nothing.
+    """Check this machine, or with PID a process tree.
 
-    The exit code is the one a checkpoint would be refused with, 3 for warnings, 0 where
-    nothing stands in the way.
+    Nothing is changed. The exit code is the one a checkpoint would be refused with, 3 for
+    warnings, 0 where nothing stands in the way.
     """
     plugins = default_plugins()
     if backend is not None:

@@ -84,7 +84,7 @@ def checkpoint(
     dry_run: bool,
     output: Output,
 ) -> int:
-    """Save the process tree below PID, CPU and device state together.
+    """Save the process tree below PID, CPU and device state.
 
     NAME is the snapshot's name in the repository, or with a slash the path of its folder.
     """

@@ -12,7 +12,18 @@ from gpusnap.cli._output import Output
 from gpusnap.errors import EXIT_OK, NotFoundError
 from gpusnap.types import Device, Health
 
-_COLUMNS = (">INDEX", "VENDOR", "MODEL", "ARCH", "PCI", ">FREE", ">MEMORY", ">TEMP", "HEALTH", "UUID")
+_COLUMNS = (
+    ">INDEX",
+    "VENDOR",
+    "MODEL",
+    "ARCH",
+    "PCI",
+    ">FREE",
+    ">MEMORY",
+    ">TEMP",
+    "HEALTH",
+    "UUID",
+)
 
 
 @click.command()
@@ -20,7 +31,10 @@ _COLUMNS = (">INDEX", "VENDOR", "MODEL", "ARCH", "PCI", ">FREE", ">MEMORY", ">TE
 @backend_option
 @json_option
 def devices(wanted: tuple[str, ...], backend: str | None, output: Output) -> int:
-    """List the devices of this machine, or those named by index, UUID or PCI address."""
+    """List the devices of this machine and their health.
+
+    DEVICE is an index, a UUID or a PCI address; without one, all are listed.
+    """
     found = read_devices(backend=backend)
     chosen = _choose(found, wanted) if wanted else found
     if output.json:

@@ -26,7 +26,9 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 @repo_option
 @json_option
 def inspect(snapshot: str, repo: Path | None, output: Output) -> int:
-    """Show what a snapshot is of: target, devices, host, phases, files.
+    """Show what is known of a snapshot.
+
+    That is its target, devices, host, phases and files.
 
     SNAPSHOT is a path with a slash, a name in the repository, the beginning of one, or
     latest.
@@ -49,10 +51,7 @@ def _show(snapshot: Snapshot, output: Output) -> None:
             *_devices(manifest),
             *_host(manifest),
             ("frozen", duration(manifest.frozen_us)),
-            *(
-                (f"  {each.phase.value}", duration(each.microseconds))
-                for each in manifest.phases
-            ),
+            *((f"  {each.phase.value}", duration(each.microseconds)) for each in manifest.phases),
             ("files", f"{count(len(manifest.files), 'file')}, {size(snapshot.size)}"),
         ]
     )

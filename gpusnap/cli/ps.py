@@ -18,7 +18,10 @@ _COLUMNS = (">PID", "NAME", "STATE", ">MEMORY", "DEVICE")
 @backend_option
 @json_option
 def ps(backend: str | None, output: Output) -> int:
-    """List the processes that use devices, and those gpusnap has suspended."""
+    """List the processes that use devices.
+
+    Those that gpusnap has suspended are listed too.
+    """
     found = ProcessList(processes=processes(backend=backend), suspended=_suspended())
     if output.json:
         output.document(found)

@@ -15,10 +15,10 @@ from gpusnap.recovery import recover as recover_targets
 @duration("--timeout", "timeout_us", "10m", "How long leftovers of CRIU may take to end.")
 @json_option
 def recover(pid: int | None, timeout_us: int, output: Output) -> int:
-    """Put right what interrupted operations left, of all targets or of the one with PID.
+    """Put right what interrupted operations left.
 
-    Targets of an interrupted checkpoint run on; half-restored ones are ended; suspended ones
-    stay suspended.
+    That is done for all targets, or for the one with PID. The target of an interrupted
+    checkpoint runs on; a half-restored one is ended; a suspended one stays suspended.
     """
     found = recover_targets(pid, timeout_us=timeout_us)
     rows = tuple(

@@ -45,7 +45,9 @@ def restore(
     dry_run: bool,
     output: Output,
 ) -> int:
-    """Bring a saved process tree back, with its PIDs, on the devices it was saved on.
+    """Bring a saved process tree back to life.
+
+    It gets its PIDs back, on the devices it was saved on or their like.
 
     SNAPSHOT is a path with a slash, a name in the repository, the beginning of one, or
     latest.

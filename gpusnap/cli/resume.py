@@ -14,7 +14,7 @@ from gpusnap.suspension import resume as resume_target
 @backend_option
 @json_option
 def resume(pid: int, backend: str | None, output: Output) -> int:
-    """Put the suspended process tree below PID back on its devices."""
+    """Put a suspended process tree back on its devices."""
     with watched(output) as watch:
         resumed = resume_target(pid, backend=backend, plugins=watch.plugins)
     if output.json:

@@ -17,7 +17,9 @@ from gpusnap.repository import Damaged, Repository, Snapshot, locate, open_snaps
 @repo_option
 @json_option
 def rm(snapshots: tuple[str, ...], repo: Path | None, output: Output) -> int:
-    """Remove snapshots; if one of those named does not exist, none is removed.
+    """Remove snapshots.
+
+    If one of those named does not exist, none is removed.
 
     SNAPSHOT is a path with a slash, a name in the repository, the beginning of one, or
     latest. A damaged snapshot can be removed too.

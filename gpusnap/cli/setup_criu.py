@@ -11,10 +11,10 @@ from gpusnap.errors import EXIT_OK
 @click.command("setup-criu")
 @json_option
 def setup_criu(output: Output) -> int:
-    """Make a private copy of CRIU in the user's data folder.
+    """Make a private copy of CRIU.
 
-    Its packages come through this machine's own apt configuration, signatures checked;
-    nothing on the system changes.
+    It lies in the user's data folder. Its packages come through this machine's own apt
+    configuration, signatures checked; nothing on the system changes.
     """
     criu = install_private_criu(output.note)
     if output.json:

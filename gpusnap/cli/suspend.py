@@ -29,9 +29,9 @@ def suspend(
     force: tuple[str, ...],
     output: Output,
 ) -> int:
-    """Move the device state of the process tree below PID into host memory.
+    """Move a process tree's device state into host memory.
 
-    The tree stays alive; its devices are free until gpusnap resume PID.
+    The tree below PID stays alive; its devices are free until gpusnap resume PID.
     """
     with watched(output) as watch:
         suspended = suspend_target(
@@ -52,6 +52,5 @@ def _sentence(pid: int, suspended: Suspended, took_us: int) -> str:
     moved = sum(use.memory for use in suspended.image.uses)
     amount = f": {size(moved)} of device memory moved to host memory" if moved else ""
     return (
-        f"Suspended process {pid}{amount} in {duration(took_us)}; "
-        f"gpusnap resume {pid} puts it back"
+        f"Suspended process {pid}{amount} in {duration(took_us)}; gpusnap resume {pid} puts it back"
     )

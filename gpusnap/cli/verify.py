@@ -21,16 +21,15 @@ from gpusnap.repository import verify as verify_files
 @repo_option
 @json_option
 def verify(snapshot: str, repo: Path | None, output: Output) -> int:
-    """Read every file of a snapshot and compare it with the sums in its manifest.
+    """Compare every file of a snapshot with its checksums.
 
     SNAPSHOT is a path with a slash, a name in the repository, the beginning of one, or
     latest.
     """
     path = locate(snapshot, repo)
     _refuse_strangers(path)
-    with watched(output) as watch:
-        with Phases(watch.plugins.emit).step(Phase.VERIFY) as progress:
-            found = verify_files(path, progress)
+    with watched(output) as watch, Phases(watch.plugins.emit).step(Phase.VERIFY) as progress:
+        found = verify_files(path, progress)
     _report(path, found, watch, output)
     return EXIT_OK if found.intact else IntegrityError.exit_code
 

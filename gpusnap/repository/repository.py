@@ -171,11 +171,11 @@ class Repository(msgspec.Struct, frozen=True):
             GpusnapError: The repository cannot be written to.
         """
         path = snapshot.path
-        with ExitStack() as locked, storage("remove", path):
+        in_use = f"Snapshot {printable(path.name)} is in use"
+        with storage("remove", path), refusing(in_use), ExitStack() as locked:
             if not path.parent.samefile(self.path):
                 raise UsageError(f"{printable(path)} is in another repository")
             if isinstance(snapshot, Snapshot):
-                locked.enter_context(refusing(f"Snapshot {printable(path.name)} is in use"))
                 locked.enter_context(removing_lock(path / layout.MANIFEST))
             return retire(path, self.path)
 

@@ -8,7 +8,7 @@ from tests.e2e.jobs import Job, Site, await_true
 
 
 def test_killed_and_restored(site: Site) -> None:
-    job = Job.start(site, steps=300)
+    job = Job.start(site, steps=600)
     saved = site.gpusnap("checkpoint", job.pid, "one", "--kill")
     assert saved.returncode == 0, saved.stderr
     assert "gone" in saved.stdout
@@ -17,12 +17,12 @@ def test_killed_and_restored(site: Site) -> None:
     restored = site.gpusnap("restore", "one")
     assert restored.returncode == 0, restored.stderr
     job.adopt()
-    assert steps < 299, "the checkpoint came too late to show anything"
+    assert steps < 599, "the checkpoint came too late to show anything"
     assert job.finish() == job.expected()
 
 
 def test_left_running_then_killed_and_restored(site: Site) -> None:
-    job = Job.start(site, steps=300)
+    job = Job.start(site, steps=600)
     saved = site.gpusnap("checkpoint", job.pid, "one", "--json")
     assert saved.returncode == 0, saved.stderr
     assert job.alive
@@ -51,7 +51,7 @@ def test_one_snapshot_restores_twice(site: Site) -> None:
 
 
 def test_suspend_and_resume(site: Site) -> None:
-    job = Job.start(site, steps=300)
+    job = Job.start(site, steps=600)
     before = used_memory(site)
     assert before > 0
     suspended = site.gpusnap("suspend", job.pid)
@@ -67,7 +67,7 @@ def test_suspend_and_resume(site: Site) -> None:
 
 
 def used_memory(site: Site) -> int:
-    devices = json.loads(site.gpusnap("devices", "--backend", "simulated", "--json").stdout)
+    devices = json.loads(site.gpusnap("devices", "--backend", "simulated", "--json").stdout)["devices"]
     return sum(device["memory_total"] - device["memory_free"] for device in devices)
 
 
@@ -100,7 +100,7 @@ def test_a_target_without_device_state(site: Site) -> None:
 @pytest.mark.parametrize("device", [0, 1])
 def test_any_device(tmp_path_factory: pytest.TempPathFactory, device: int) -> None:
     site = Site.make(tmp_path_factory.mktemp("site"), devices=2)
-    job = Job.start(site, steps=200, device=device)
+    job = Job.start(site, steps=600, device=device)
     assert site.gpusnap("checkpoint", job.pid, "one", "--kill").returncode == 0
     restored = site.gpusnap("restore", "one")
     assert restored.returncode == 0, restored.stderr
@@ -109,7 +109,7 @@ def test_any_device(tmp_path_factory: pytest.TempPathFactory, device: int) -> No
 
 
 def test_from_python(site: Site) -> None:
-    job = Job.start(site, steps=300)
+    job = Job.start(site, steps=600)
     script = site.folder / "script.py"
     script.write_text(
         "import sys, gpusnap\n"

@@ -1,6 +1,5 @@
 """Repositories to test with."""
 
-import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,22 +8,10 @@ import pytest
 
 from gpusnap.repository import Repository
 
-NOBODY = 65534
-
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
     return Repository.create(tmp_path / "repo")
-
-
-@pytest.fixture
-def powerless() -> Iterator[None]:
-    """Run as a user to whom permissions apply."""
-    user = os.geteuid()
-    if user == 0:
-        os.seteuid(NOBODY)
-    yield
-    os.seteuid(user)
 
 
 @pytest.fixture

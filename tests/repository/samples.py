@@ -1,6 +1,8 @@
 """Small snapshots for the tests of the repository."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -17,6 +19,7 @@ from gpusnap.repository import (
 )
 from gpusnap.types import Process, ProcessId, Target
 
+NOBODY = 65534
 FILES = {
     "criu/core-7.img": b"registers",
     "criu/mm-7.img": b"",
@@ -82,3 +85,15 @@ def alter(snapshot: Snapshot, **changes: object) -> None:
 def hidden(repository: Path) -> list[str]:
     """What operations left behind."""
     return sorted(name for name in os.listdir(repository) if name.startswith("."))
+
+
+@contextmanager
+def powerless(folder: Path) -> Iterator[None]:
+    """Go on as a user who may not look into a folder."""
+    user = os.geteuid()
+    folder.chmod(0)
+    if user == 0:
+        os.seteuid(NOBODY)
+    yield
+    os.seteuid(user)
+    folder.chmod(0o700)

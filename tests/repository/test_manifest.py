@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpusnap.errors import IncompatibleError, IntegrityError
 from gpusnap.events import Phase
 from gpusnap.repository import FileDigest, PhaseTime, SavedOptions
-from gpusnap.repository.manifest import Manifest, decode, encode, timestamp
+from gpusnap.repository.manifest import decode, encode, timestamp
 from gpusnap.types import Device, DeviceImage, DeviceUse, Finding, Region, Severity
 from tests.repository.samples import TARGET, manifest
 
@@ -114,7 +114,7 @@ def test_newer_version_is_named() -> None:
     ],
 )
 def test_damage_is_a_sentence(data: bytes) -> None:
-    with pytest.raises(IntegrityError, match="repo/a/manifest.json is damaged: "):
+    with pytest.raises(IntegrityError, match=r"repo/a/manifest.json is damaged: "):
         decode(data, PATH)
 
 
@@ -124,12 +124,12 @@ def test_mangled_json_never_raises_anything_else(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 5))):
         position = data.draw(st.integers(0, len(mangled) - 1))
         mangled[position] = data.draw(st.integers(0, 255))
+    sentence = ""
     try:
-        found = decode(bytes(mangled), PATH)
+        decode(bytes(mangled), PATH)
     except (IntegrityError, IncompatibleError) as error:
-        assert "\n" not in error.text
-    else:
-        assert isinstance(found, Manifest)
+        sentence = error.text
+    assert "\n" not in sentence
 
 
 def test_timestamps_sort_as_text_and_are_utc() -> None:

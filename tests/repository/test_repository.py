@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -16,9 +17,9 @@ from gpusnap.errors import (
     PrivilegeError,
     UsageError,
 )
-from gpusnap.repository import FORMAT_VERSION, Repository
+from gpusnap.repository import FORMAT_VERSION, Repository, open_snapshot, verify
 from gpusnap.repository.layout import default_repository
-from tests.repository.samples import alter, fill, hidden, take
+from tests.repository.samples import alter, fill, hidden, powerless, silent, take
 
 
 def names(repository: Repository) -> list[str]:
@@ -115,18 +116,27 @@ def test_not_made_through_a_file(tmp_path: Path, path: str) -> None:
         Repository.create(tmp_path / path)
 
 
+def locate_a(path: Path) -> None:
+    open_snapshot(path / "a")
+
+
+def verify_a(path: Path) -> None:
+    verify(path / "a", silent)
+
+
 def test_links_in_a_circle(tmp_path: Path) -> None:
     (tmp_path / "repo").symlink_to("repo")
-    with pytest.raises(GpusnapError, match="symbolic link|circle"):
+    with pytest.raises(GpusnapError, match=r"symbolic link|circle"):
         Repository.open(tmp_path / "repo")
 
 
-def test_unreadable(repository: Repository, powerless: None) -> None:
-    repository.path.chmod(0) if os.geteuid() == os.stat(repository.path).st_uid else None
-    for use in (Repository.open, Repository.create):
-        with pytest.raises(PrivilegeError, match="Cannot .*: permission denied") as caught:
-            use(repository.path)
-        assert caught.value.cure
+@pytest.mark.parametrize("use", [Repository.open, Repository.create, locate_a, verify_a])
+def test_unreadable(repository: Repository, use: Callable[[Path], object]) -> None:
+    take(repository, "a")
+    with powerless(repository.path), pytest.raises(PrivilegeError) as caught:
+        use(repository.path)
+    assert re.fullmatch(r"Cannot (open|read) .*: permission denied", caught.value.text)
+    assert caught.value.cure
 
 
 def test_read_only(mounted: Callable[[str], Path]) -> None:
@@ -138,7 +148,7 @@ def test_read_only(mounted: Callable[[str], Path]) -> None:
     with opened.find("a").hold():
         pass
     for use in (lambda: opened.prepare("b"), lambda: opened.remove(snapshot)):
-        with pytest.raises(GpusnapError, match="repo.*: the file system is read-only") as caught:
+        with pytest.raises(GpusnapError, match=r"repo.*: the file system is read-only") as caught:
             use()
         assert caught.value.cure
     with pytest.raises(GpusnapError, match="repo2: the file system is read-only"):

@@ -26,11 +26,11 @@ def test_a_snapshot_by_each_of_its_names(repository: Repository, tmp_path: Path)
 
 
 def test_default_repository() -> None:
-    with pytest.raises(NotFoundError, match="There is no repository .*/default"):
+    with pytest.raises(NotFoundError, match=r"There is no repository .*/default"):
         resolve("a")
     with resolve_new("a") as draft:
         assert draft.destination == Path("default/a").absolute()
-    with pytest.raises(NotFoundError, match="There is no snapshot 'a' in .*/default"):
+    with pytest.raises(NotFoundError, match=r"There is no snapshot 'a' in .*/default"):
         resolve("a")
 
 

@@ -156,7 +156,7 @@ def flipped(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
     return take(Repository.create(tmp_path_factory.mktemp("flip")), "a")
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.data())
 def test_every_flipped_bit_is_found(flipped: Snapshot, data: st.DataObject) -> None:
     files = sorted(path for path in flipped.path.rglob("*") if path.is_file())

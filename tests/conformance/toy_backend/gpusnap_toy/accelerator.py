@@ -20,15 +20,6 @@ def root() -> Path | None:
     return Path(folder) if folder and Path(folder).is_dir() else None
 
 
-def folder(pid: int) -> Path:
-    """A program's folder."""
-    found = root()
-    if found is None:
-        msg = "TOY_DIR names no folder"
-        raise FileNotFoundError(msg)
-    return found / str(pid)
-
-
 def read(path: Path) -> str | None:
     """A word from a file; None where there is no file."""
     try:
@@ -44,8 +35,8 @@ def write(path: Path, word: str) -> None:
     draft.replace(path)
 
 
-def state(pid: int) -> str | None:
+def state(root: Path | None, pid: int) -> str | None:
     """State of a living program; None for every other process."""
-    if root() is None or not Path(f"/proc/{pid}").exists():
+    if root is None or not Path(f"/proc/{pid}").exists():
         return None
-    return read(folder(pid) / "state")
+    return read(root / str(pid) / "state")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from gpusnap.errors import DeadlineError, DeviceError, GpusnapError, NoBackendError
 from gpusnap.hookspecs import Progress, States, hookimpl
@@ -75,15 +76,14 @@ class ToyBackend:
     def gpusnap_processes(self) -> tuple[DeviceProcess, ...]:
         root = accelerator.root()
         pids = [int(folder.name) for folder in root.iterdir()] if root else []
+        held = [pid for pid in pids if accelerator.state(root, pid) in {"running", "locked"}]
         return tuple(
-            DeviceProcess(pid=pid, device_uuid=UUID, memory=accelerator.MEMORY)
-            for pid in pids
-            if accelerator.state(pid) in {"running", "locked"}
+            DeviceProcess(pid=pid, device_uuid=UUID, memory=accelerator.MEMORY) for pid in held
         )
 
     @hookimpl
     def gpusnap_claim(self, target: Target) -> Claim:
-        pids = tuple(pid for pid in target.pids if accelerator.state(pid) is not None)
+        pids = tuple(self.gpusnap_state(target.pids))
         return Claim(pids=pids, reason=f"{len(pids)} of them have a folder in TOY_DIR")
 
     @hookimpl
@@ -137,7 +137,8 @@ class ToyBackend:
 
     @hookimpl
     def gpusnap_state(self, pids: tuple[int, ...]) -> States:
-        states = {pid: accelerator.state(pid) for pid in pids}
+        root = accelerator.root()
+        states = {pid: accelerator.state(root, pid) for pid in pids}
         return {pid: DeviceState(state) for pid, state in states.items() if state is not None}
 
     @hookimpl
@@ -166,13 +167,20 @@ class ToyBackend:
         return ()
 
     def _move_all(self, pids: tuple[int, ...] | list[int], wanted: str, timeout_us: int) -> None:
-        _at_once([lambda pid=pid: self._move(pid, wanted, timeout_us) for pid in pids])
+        _at_once([partial(self._move, pid, wanted, timeout_us) for pid in pids])
 
     def _move(self, pid: int, wanted: str, timeout_us: int) -> None:
         deadline_us = timeout_us + CALL_TIMEOUT_US
-        arguments = {"pid": pid, "wanted": wanted, "timeout_us": timeout_us}
+        root = str(accelerator.root())
         try:
-            self._worker.call("move", deadline_us=deadline_us, **arguments)
+            self._worker.call(
+                "move",
+                deadline_us=deadline_us,
+                root=root,
+                pid=pid,
+                wanted=wanted,
+                timeout_us=timeout_us,
+            )
         except WorkerError as error:
             if error.kind == "TimeoutError":
                 raise DeadlineError(error.text) from None

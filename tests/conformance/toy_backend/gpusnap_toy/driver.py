@@ -1,6 +1,7 @@
 """Calls of the toy's driver. They run in a worker process, for a driver may hang."""
 
 import time
+from pathlib import Path
 
 from . import accelerator
 
@@ -12,9 +13,9 @@ class RefusedError(Exception):
 class Driver:
     """What the worker process offers; its methods are called by name."""
 
-    def move(self, *, pid: int, wanted: str, timeout_us: int) -> None:
+    def move(self, *, root: str, pid: int, wanted: str, timeout_us: int) -> None:
         """Bring a program into a neighbouring state."""
-        state = accelerator.state(pid)
+        state = accelerator.state(Path(root), pid)
         if state is None:
             msg = f"Process {pid} does not use the toy accelerator"
             raise RefusedError(msg)
@@ -22,17 +23,17 @@ class Driver:
         if abs(row.index(state) - row.index(wanted)) > 1:
             msg = f"Process {pid} is {state} and cannot become {wanted}"
             raise RefusedError(msg)
-        accelerator.write(accelerator.folder(pid) / "wanted", wanted)
-        _await_state(pid, wanted, time.monotonic() + timeout_us / 1e6)
+        accelerator.write(Path(root) / str(pid) / "wanted", wanted)
+        _await_state(Path(root), pid, wanted, time.monotonic() + timeout_us / 1e6)
 
 
-def _await_state(pid: int, wanted: str, until: float) -> None:
-    while (state := accelerator.state(pid)) != wanted:
+def _await_state(root: Path, pid: int, wanted: str, until: float) -> None:
+    while (state := accelerator.state(root, pid)) != wanted:
         if state is None:
             msg = f"Process {pid} ended"
             raise RefusedError(msg)
         if time.monotonic() > until:
-            accelerator.write(accelerator.folder(pid) / "wanted", state)
+            accelerator.write(root / str(pid) / "wanted", state)
             msg = f"Process {pid} is still {state}"
             raise TimeoutError(msg)
         time.sleep(0.002)

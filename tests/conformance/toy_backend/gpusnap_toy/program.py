@@ -9,14 +9,16 @@ import sys
 import time
 from pathlib import Path
 
-from .accelerator import MEMORY, STATES, folder, read, write
+from .accelerator import MEMORY, STATES, read, root, write
 
 
 class Program:
     """Device memory, and where it is now."""
 
     def __init__(self) -> None:
-        self.folder = folder(os.getpid())
+        accelerator = root()
+        assert accelerator is not None, "TOY_DIR names no folder"
+        self.folder = accelerator / str(os.getpid())
         self.folder.mkdir()
         self.memory = self.folder / "memory"
         self.memory.write_bytes(bytes(MEMORY))

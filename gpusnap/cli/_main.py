@@ -1,0 +1,76 @@
+"""Runs one command line: whatever happens in it ends as a sentence and an exit code."""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from click.exceptions import Exit, NoArgsIsHelpError
+from click.shell_completion import shell_complete
+
+from gpusnap.cli._failures import BROKEN_PIPE, debugging, describe
+from gpusnap.cli._group import root
+from gpusnap.cli._interrupts import Interrupted, Interrupts
+from gpusnap.cli._options import PREFIX, wants_json
+from gpusnap.cli._output import Output, ReaderGoneError
+from gpusnap.errors import UsageError
+
+_COMPLETION = f"_{PREFIX}_COMPLETE"
+_NAME = "gpusnap"
+
+
+def _invoke(arguments: list[str], interrupts: Interrupts) -> int:
+    with root.make_context(_NAME, arguments, obj=interrupts) as context:
+        code = root.invoke(context)
+    return code if isinstance(code, int) else 0
+
+
+def _run(arguments: list[str], interrupts: Interrupts, output: Output) -> int:
+    try:
+        return _invoke(arguments, interrupts)
+    except Exit as done:
+        return done.exit_code
+    except NoArgsIsHelpError as error:
+        output.usage(error.format_message())
+        return UsageError.exit_code
+    except (ReaderGoneError, BrokenPipeError):
+        return BROKEN_PIPE
+    except KeyboardInterrupt as error:
+        number = error.number if isinstance(error, Interrupted) else signal.SIGINT
+        failure = interrupts.failure(number)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the user gets a sentence
+        if debugging():
+            output.traceback(error)
+        failure = describe(error)
+    output.failure(failure)
+    return failure.code
+
+
+def _prepare_streams() -> None:
+    """Let any text be printed, whatever the locale."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line.
+
+    Args:
+        arguments: What was typed after ``gpusnap``.
+
+    Returns:
+        The exit code.
+    """
+    if instruction := os.environ.get(_COMPLETION):
+        return shell_complete(root, {}, _NAME, _COMPLETION, instruction)
+    typed = list(arguments)
+    _prepare_streams()
+    with Interrupts() as interrupts:
+        return _run(typed, interrupts, Output(json=wants_json(typed)))
+
+
+def main() -> NoReturn:
+    """Run what was typed, and exit."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,114 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpusnap.errors import BusyError, GpusnapError
+from gpusnap.events import Phase
+from gpusnap.journal import Entry, Journal, Task, entries, myself
+from gpusnap.target import identity
+from gpusnap.types import ProcessId
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GPUSNAP_STATE_DIR", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def entry(*pids: int, task: Task = Task.CHECKPOINT) -> Entry:
+    own = identity(os.getpid())
+    assert own is not None
+    processes = tuple(ProcessId(pid, own.start_ticks) for pid in pids or (os.getpid(),))
+    return Entry(task=task, owner=myself(), processes=processes, claimed=(), backend=None)
+
+
+def test_what_is_written_is_read() -> None:
+    journal = Journal.begin(entry())
+    journal.update(phase=Phase.DUMP, path="/somewhere")
+    ((found, held),) = entries()
+    assert held
+    assert found.phase is Phase.DUMP
+    assert found.path == "/somewhere"
+    journal.finish()
+    assert entries() == ()
+
+
+def test_two_operations_on_one_target() -> None:
+    journal = Journal.begin(entry())
+    with pytest.raises(BusyError, match=r"Another gpusnap .* runs a checkpoint"):
+        Journal.begin(entry())
+    journal.finish()
+    Journal.begin(entry()).finish()
+
+
+def test_trees_that_share_a_process() -> None:
+    journal = Journal.begin(entry(os.getppid(), os.getpid()))
+    with pytest.raises(BusyError):
+        Journal.begin(entry(os.getpid()))
+    journal.finish()
+
+
+def test_one_that_was_interrupted_has_to_be_recovered() -> None:
+    Journal.begin(entry()).leave()
+    with pytest.raises(BusyError, match="was interrupted") as caught:
+        Journal.begin(entry())
+    assert caught.value.cure == "Run gpusnap recover first"
+    ((found, held),) = entries()
+    assert not held
+    journal = Journal.take_over(found)
+    assert journal is not None
+    journal.finish()
+
+
+def test_a_suspended_target_has_to_be_resumed() -> None:
+    journal = Journal.begin(entry(task=Task.SUSPEND))
+    journal.update(suspended=True)
+    journal.leave()
+    with pytest.raises(BusyError, match="is suspended"):
+        Journal.begin(entry())
+
+
+def test_an_interrupted_one_of_a_target_that_is_gone_is_no_obstacle() -> None:
+    old = ProcessId(os.getpid(), 1)
+    Journal.begin(
+        Entry(task=Task.CHECKPOINT, owner=myself(), processes=(old,), claimed=(), backend=None)
+    ).leave()
+    Journal.begin(entry()).finish()
+
+
+def test_only_one_takes_over() -> None:
+    Journal.begin(entry()).leave()
+    ((found, _),) = entries()
+    first = Journal.take_over(found)
+    assert first is not None
+    assert Journal.take_over(found) is None
+    first.finish()
+    assert Journal.take_over(found) is None
+
+
+def test_the_death_of_the_owner_frees_it(state: Path) -> None:
+    script = (
+        "import os; from tests.test_journal import entry; from gpusnap.journal import Journal\n"
+        "journal = Journal.begin(entry(os.getppid())); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=False)
+    ((_, held),) = entries()
+    assert not held
+
+
+def test_a_damaged_journal_is_passed_over(state: Path) -> None:
+    state.mkdir()
+    (state / "1.json").write_text("{")
+    assert entries() == ()
+
+
+def test_a_state_folder_that_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GPUSNAP_STATE_DIR", str(tmp_path / "file" / "state"))
+    with pytest.raises(GpusnapError, match="cannot be used"):
+        Journal.begin(entry())

@@ -1,0 +1,130 @@
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusnap.errors import DeadlineError
+from gpusnap.target import identity
+from gpusnap.worker import Worker, WorkerDied, WorkerError, workers_of
+
+SECOND = 1_000_000
+ENTRY = "tests.test_worker:Calls"
+
+
+class Calls:
+    """What the tests have called in the worker process."""
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def add(self, left: int, right: int) -> int:
+        return left + right
+
+    def fail(self, code: int) -> None:
+        raise KeyError(code, "no such thing")
+
+    def sleep(self, seconds: float, mark: str | None = None) -> str:
+        time.sleep(seconds)
+        if mark is not None:
+            Path(mark).touch()
+        return "slept"
+
+    def environment(self, name: str) -> str | None:
+        return os.environ.get(name)
+
+    def end(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def session(self) -> int:
+        return os.getsid(0)
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    worker = Worker(ENTRY, environment={"PYTHONPATH": str(Path.cwd()), "SOME_NAME": "value"})
+    yield worker
+    worker.close()
+
+
+def test_a_call(worker: Worker) -> None:
+    assert worker.call("add", deadline_us=20 * SECOND, left=2, right=3) == 5
+
+
+def test_one_process_for_all_calls_in_its_own_session(worker: Worker) -> None:
+    pid = worker.call("pid", deadline_us=20 * SECOND)
+    assert pid != os.getpid()
+    assert pid == worker.call("pid", deadline_us=20 * SECOND) == worker.pid
+    assert worker.call("session", deadline_us=20 * SECOND) == pid
+
+
+def test_its_environment(worker: Worker) -> None:
+    assert worker.call("environment", deadline_us=20 * SECOND, name="SOME_NAME") == "value"
+
+
+def test_what_a_method_raises(worker: Worker) -> None:
+    with pytest.raises(WorkerError) as caught:
+        worker.call("fail", deadline_us=20 * SECOND, code=801)
+    assert caught.value.kind == "KeyError"
+    assert caught.value.value == [801, "no such thing"]
+    assert worker.call("add", deadline_us=20 * SECOND, left=1, right=1) == 2
+
+
+def test_calls_run_at_once(worker: Worker) -> None:
+    worker.call("pid", deadline_us=20 * SECOND)
+    begin = time.monotonic()
+    threads = [
+        threading.Thread(
+            target=worker.call, args=("sleep",), kwargs={"deadline_us": 20 * SECOND, "seconds": 1}
+        )
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - begin < 3
+
+
+def test_a_deadline_leaves_the_call_to_end_by_itself(worker: Worker, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    first = worker.call("pid", deadline_us=20 * SECOND)
+    with pytest.raises(DeadlineError, match="sleep call within"):
+        worker.call("sleep", deadline_us=SECOND // 10, seconds=1, mark=str(mark))
+    second = worker.call("pid", deadline_us=20 * SECOND)
+    assert second != first
+    assert isinstance(first, int)
+    assert identity(first) is not None, "a worker in the middle of a call must not be killed"
+    await_gone(first)
+    assert mark.exists()
+
+
+def await_gone(pid: int) -> None:
+    deadline = time.monotonic() + 20
+    while identity(pid) is not None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert identity(pid) is None
+
+
+def test_death_is_told_and_the_next_call_starts_another(worker: Worker) -> None:
+    first = worker.call("pid", deadline_us=20 * SECOND)
+    with pytest.raises(WorkerDied, match="signal 9"):
+        worker.call("end", deadline_us=20 * SECOND)
+    assert worker.call("pid", deadline_us=20 * SECOND) != first
+
+
+def test_an_entry_that_does_not_exist() -> None:
+    with pytest.raises(WorkerDied):
+        Worker("no_such_module:Calls").call("pid", deadline_us=20 * SECOND)
+
+
+def test_closing_ends_it(worker: Worker) -> None:
+    pid = worker.call("pid", deadline_us=20 * SECOND)
+    assert isinstance(pid, int)
+    assert pid in workers_of(os.getpid())
+    worker.close()
+    assert identity(pid) is None
+    assert pid not in workers_of(os.getpid())

@@ -1,0 +1,53 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusnap.plugins import Backend, Plugins
+from gpusnap.testing import Machine, create_machine
+from gpusnap.testing.backend import SimulatedBackend
+from tests.testing.running import Program, start_program
+
+StartProgram = Callable[..., Program]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine = create_machine(tmp_path / "machine", devices=2, memory=8 << 20)
+    monkeypatch.setenv("GPUSNAP_SIM_DIR", str(machine.path))
+    return machine
+
+
+@pytest.fixture
+def plugin() -> Iterator[SimulatedBackend]:
+    plugin = SimulatedBackend()
+    yield plugin
+    plugin.close()
+
+
+@pytest.fixture
+def backend(plugin: SimulatedBackend, machine: Machine) -> Backend:
+    plugins = Plugins()
+    plugins.register(plugin, "simulated", is_backend=True)
+    return plugins.backend("simulated")
+
+
+@pytest.fixture
+def start(machine: Machine, tmp_path: Path) -> Iterator[StartProgram]:
+    programs: list[Program] = []
+
+    def start(steps: int = 100_000, **options: object) -> Program:
+        log = tmp_path / f"log-{len(programs)}"
+        programs.append(start_program(machine, log, steps, **options))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        program.kill()
+
+
+@pytest.fixture
+def program(start: StartProgram) -> Program:
+    program = start()
+    program.compute()
+    return program
