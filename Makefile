@@ -29,7 +29,8 @@ native: $(READY) ## Build the C code and the cffi modules again after a change i
 	$(PIP) install --no-build-isolation --no-deps -e .
 
 criu: $(READY)
-	$(BIN)/gpusnap setup-criu
+	@$(BIN)/python -c 'import gpusnap.criu as c; exit(c.search_criu().criu is None)' \
+		|| $(BIN)/gpusnap setup-criu
 
 $(READY): $(BUILD_INPUTS)
 	PYTHON=$(PYTHON) bash .ci/system-packages

@@ -130,6 +130,12 @@ class _Prepared(msgspec.Struct, frozen=True):
         """The backend whose devices gpusnap drives itself."""
         return self.backend if self.options.engine is Engine.DRIVER else None
 
+    def require_backend(self) -> None:
+        """Raise NoBackendError where the backend cannot do it this way."""
+        if self.backend is not None:
+            driven = self.options.engine is Engine.DRIVER
+            self.backend.require(Capability.CHECKPOINT if driven else Capability.CRIU_PLUGIN)
+
     def criu_options(self) -> CriuOptions:
         if self.backend is None:
             return CriuOptions()
@@ -157,10 +163,6 @@ def _prepare(pid: int, options: CheckpointOptions, plugins: Plugins) -> _Prepare
     machine = (*check_privileges(), *check_criu())
     refuse(tuple(check_privileges()))
     claimed = choose_backend(target, plugins, options.backend)
-    if claimed.backend is not None:
-        claimed.backend.require(
-            Capability.CHECKPOINT if options.engine is Engine.DRIVER else Capability.CRIU_PLUGIN
-        )
     findings = (*machine, *inspect_target(target, claimed, Operation.CHECKPOINT))
     usable = not any(finding.code == "criu-missing" for finding in machine)
     return _Prepared(
@@ -272,6 +274,7 @@ def run_checkpoint(
     with phases.step(Phase.PREFLIGHT):
         prepared = _prepare(pid, options, plugins)
         refuse(prepared.findings)
+        prepared.require_backend()
     with resolve_new(output_path, repository, process_name=prepared.target.root.name) as draft:
         needed = estimate_bytes(prepared.target, prepared.claimed)
         space = tuple(check_space(needed, draft.free_bytes(), str(draft.destination.parent)))

@@ -137,6 +137,7 @@ class DeviceError(TargetError):
 
 ERROR_OF_CODE: Mapping[str, type[GpusnapError]] = MappingProxyType(
     {
+        "checkpoint-not-offered": NoBackendError,
         "criu-missing": CriuError,
         "device-unclaimed": NoBackendError,
         "privilege": PrivilegeError,

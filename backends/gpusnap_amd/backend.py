@@ -106,7 +106,7 @@ class AmdBackend:
         names = {process.pid: process.name for process in target.processes}
         return tuple(
             Finding(
-                code="amd-checkpoint-not-offered",
+                code="checkpoint-not-offered",
                 severity=Severity.ERROR,
                 text=(
                     f"Process {pid} ({names.get(pid, 'unnamed')}) holds state in an AMD GPU, and "

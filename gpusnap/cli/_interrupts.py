@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 from gpusnap.cli._messages import Failure
@@ -27,9 +27,8 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self._previous: dict[signal.Signals, object] = {}
         self._deaf = False
-        self._rollback: Phase | None = None
+        self._rolling_back = False
         self._rolled_back = False
 
     def __enter__(self) -> Self:
@@ -37,19 +36,12 @@ class Interrupts:
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._previous[number] = signal.signal(number, self._handle)
+                    signal.signal(number, self._handle)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for number, previous in self._previous.items():
-            # None stands for a handler that was not set from Python.
-            signal.signal(number, previous if callable(previous) else signal.SIG_DFL)
-        self._previous.clear()
+    def __exit__(self, *_: object) -> None:
+        """Listen no more: what is done is done, a late signal must not make it look failed."""
+        self._deaf = True
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self._deaf:
@@ -63,14 +55,14 @@ class Interrupts:
         match event:
             case PhaseStarted(phase=Phase.ROLLBACK):
                 self._deaf = True
-                self._rollback = Phase.ROLLBACK
+                self._rolling_back = True
             case PhaseFinished(phase=Phase.ROLLBACK):
                 self._rolled_back = True
 
     def failure(self, number: int) -> Failure:
         """The last line after a signal."""
         text = f"Interrupted by {signal.Signals(number).name}"
-        if self._rollback is None:
+        if not self._rolling_back:
             return Failure(code=128 + number, text=text)
         if self._rolled_back:
             return Failure(code=128 + number, text=f"{text}; what had been done so far was undone")

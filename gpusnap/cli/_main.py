@@ -1,10 +1,9 @@
-"""Runs one command line: whatever happens in it ends as a sentence and an exit code."""
+"""Runs one command line: whatever happens ends as a sentence and an exit code."""
 
 import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from click.exceptions import Exit, NoArgsIsHelpError
 from click.shell_completion import shell_complete
@@ -69,8 +68,3 @@ def run(arguments: Sequence[str]) -> int:
     _prepare_streams()
     with Interrupts() as interrupts:
         return _run(typed, interrupts, Output(json=wants_json(typed)))
-
-
-def main() -> NoReturn:
-    """Run what was typed, and exit."""
-    sys.exit(run(sys.argv[1:]))

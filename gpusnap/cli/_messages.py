@@ -176,6 +176,7 @@ class SuspendedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A target whose device state lies in host memory."""
 
     pids: tuple[int, ...]
+    names: tuple[str, ...]
     backend: str | None
 
 

@@ -5,7 +5,7 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
 import msgspec
@@ -81,6 +81,13 @@ def _rendered(table: Table) -> str:
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
+def _finding_lines(findings: Iterable[Finding]) -> Iterator[str]:
+    for finding in findings:
+        yield f"{finding.severity}: {finding.text} [{finding.code}]"
+        if finding.cure is not None:
+            yield f"  cure: {finding.cure}"
+
+
 class Output:
     """Where a verb's answer goes: text for people, or JSON for machines."""
 
@@ -123,11 +130,14 @@ class Output:
             _write_error(f"{plain(text)}\n")
 
     def findings(self, findings: Iterable[Finding]) -> None:
-        """Tell a person what checks found."""
-        for finding in findings:
-            self.note(f"gpusnap: {finding.severity}: {finding.text} [{finding.code}]")
-            if finding.cure is not None:
-                self.note(f"  cure: {finding.cure}")
+        """Print what checks found, where that is the answer."""
+        for line in _finding_lines(findings):
+            self.say(line)
+
+    def remarks(self, findings: Iterable[Finding]) -> None:
+        """Tell a person what checks found, beside the answer."""
+        for line in _finding_lines(findings):
+            self.note(line)
 
     def failure(self, failure: Failure) -> None:
         """Say why gpusnap ends as it does."""

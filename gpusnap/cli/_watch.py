@@ -157,7 +157,7 @@ def watched(output: Output) -> Iterator[Watch]:
     if interrupts is not None:
         listeners["interrupts"] = interrupts
     with contextlib.ExitStack() as stack:
-        stack.callback(lambda: output.findings(watch.record.warnings))
+        stack.callback(lambda: output.remarks(watch.record.warnings))
         if output.json:
             listeners["progress"] = JsonLines(output)
         elif on_terminal():

@@ -4,7 +4,6 @@ import click
 
 from gpusnap.checks import preflight
 from gpusnap.cli._failures import exit_code_of
-from gpusnap.cli._format import listed
 from gpusnap.cli._messages import BackendRow, CheckReport
 from gpusnap.cli._options import backend_option, json_option, optional_pid_argument
 from gpusnap.cli._output import Output
@@ -57,4 +56,4 @@ def _sentence(row: BackendRow) -> str:
     driver = f", driver {row.probe.driver_version}" if row.probe.driver_version else ""
     if row.probe.usable:
         return f"Backend {row.info.name} is usable{driver}"
-    return f"Backend {row.info.name} is not usable{driver}: {listed(row.probe.reasons)}"
+    return f"Backend {row.info.name} is not usable{driver}: {'; '.join(row.probe.reasons)}"

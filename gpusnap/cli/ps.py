@@ -7,9 +7,9 @@ from gpusnap.cli._format import size
 from gpusnap.cli._messages import ProcessList, SuspendedTarget
 from gpusnap.cli._options import backend_option, json_option
 from gpusnap.cli._output import Output
-from gpusnap.errors import EXIT_OK
+from gpusnap.errors import EXIT_OK, NotFoundError
 from gpusnap.journal import entries
-from gpusnap.target import alive
+from gpusnap.target import alive, read_process
 
 _COLUMNS = (">PID", "NAME", "STATE", ">MEMORY", "DEVICE")
 
@@ -33,14 +33,27 @@ def ps(backend: str | None, output: Output) -> int:
 def _suspended() -> tuple[SuspendedTarget, ...]:
     """The targets a listing of device memory no longer shows."""
     return tuple(
-        SuspendedTarget(pids=entry.claimed, backend=entry.backend)
+        SuspendedTarget(
+            pids=entry.claimed, names=tuple(map(_name, entry.claimed)), backend=entry.backend
+        )
         for entry, _held in entries()
         if entry.suspended and any(map(alive, entry.processes))
     )
 
 
+def _name(pid: int) -> str:
+    try:
+        return read_process(pid).name
+    except NotFoundError:
+        return "-"
+
+
 def _show(found: ProcessList, output: Output) -> None:
-    suspended = {pid: each for each in found.suspended for pid in each.pids}
+    suspended = {
+        pid: name
+        for each in found.suspended
+        for pid, name in zip(each.pids, each.names, strict=True)
+    }
     rows = [
         (
             str(each.pid),
@@ -52,7 +65,11 @@ def _show(found: ProcessList, output: Output) -> None:
         for each in found.processes
     ]
     shown = {each.pid for each in found.processes}
-    rows += [(str(pid), "-", "suspended", "-", "-") for pid in suspended if pid not in shown]
+    rows += [
+        (str(pid), name, "suspended", "-", "-")
+        for pid, name in suspended.items()
+        if pid not in shown
+    ]
     if rows:
         output.table(_COLUMNS, rows)
     else:

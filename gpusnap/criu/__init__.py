@@ -5,7 +5,7 @@ The only module of gpusnap that starts CRIU.
 
 from gpusnap.criu.fetch import install_private_criu
 from gpusnap.criu.find import Criu, Passed, Search, find_criu, search_criu
-from gpusnap.criu.inventory import inventory_plugins
+from gpusnap.criu.images import inventory_plugins
 from gpusnap.criu.private import private_criu_directory
 from gpusnap.criu.request import DumpRequest, RestoreRequest, equivalent_command
 from gpusnap.criu.session import Notify, Session
@@ -20,8 +20,8 @@ __all__ = [
     "Session",
     "equivalent_command",
     "find_criu",
-    "inventory_plugins",
     "install_private_criu",
+    "inventory_plugins",
     "private_criu_directory",
     "search_criu",
 ]

@@ -19,7 +19,8 @@ from gpusnap.errors import DeadlineError, GpusnapError, IntegrityError, NotFound
 APT_SECONDS = 900
 KEY_FOLDER = Path("/usr/share/keyrings")
 DEBIAN_NAMES = frozenset(
-    "buster bullseye bookworm trixie forky sid oldstable stable testing unstable".split()
+    ("buster", "bullseye", "bookworm", "trixie", "forky", "sid")
+    + ("oldstable", "stable", "testing", "unstable")
 )
 """Suites of Debian's own archive; other vendors' suites bear other names or components."""
 
@@ -122,6 +123,7 @@ class PrivateApt:
     """
 
     def __init__(self, folder: Path, mirror: Mirror, suite: str) -> None:
+        self.suite = suite
         self._folder = folder
         self._lists = folder / "state" / "lists"
         self._archives = folder / "cache" / "archives"
@@ -313,7 +315,7 @@ _MEANINGS = (
     _Meaning(
         words=r"does not have a Release file|404|File not found|does not exist|Unable to locate",
         error=NotFoundError,
-        text="The mirror of this machine's apt configuration does not carry Debian 13",
+        text="The mirror of this machine's apt configuration does not carry the Debian suite",
         cure=OTHER_WAY,
     ),
     _Meaning(

@@ -23,7 +23,7 @@ PROGRAM = "usr/sbin/criu"
 Progress = Callable[[str], None]
 
 
-def install_private_criu(progress: Progress) -> Criu:
+def install_private_criu(progress: Progress, *, suite: str = SUITE) -> Criu:
     """Make the private copy of CRIU, in place of one that may be there already.
 
     Packages come from the Debian mirror of the machine's own apt configuration and are
@@ -32,6 +32,8 @@ def install_private_criu(progress: Progress) -> Criu:
 
     Args:
         progress: Is told what is going on, a sentence at a time.
+        suite: The Debian suite to take it from. A newer one than the default has a newer CRIU,
+            such as 4.2, which saves network sockets on kernels from 6.16 on.
 
     Raises:
         NotFoundError: No apt, or no Debian mirror in its configuration.
@@ -43,8 +45,9 @@ def install_private_criu(progress: Progress) -> Criu:
     place = private_criu_directory()
     with _plain_errors(), _locked(place.parent), _folder_beside(place) as assembled:
         with tempfile.TemporaryDirectory(prefix="gpusnap-criu-") as temporary:
-            packages = _download(Path(temporary), progress)
+            packages = _download(Path(temporary), suite, progress)
             _assemble(packages, Path(temporary) / "unpacked", assembled, progress)
+            write_receipt(assembled, _receipt(suite, packages))
         progress("Trying the copy")
         _check_libraries(assembled)
         _try(assembled)
@@ -90,13 +93,18 @@ def _folder_beside(place: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _download(temporary: Path, progress: Progress) -> tuple[Path, ...]:
+def _receipt(suite: str, packages: tuple[Path, ...]) -> Receipt:
+    return Receipt(suite=suite, packages=tuple(map(_describe, packages)))
+
+
+def _download(temporary: Path, suite: str, progress: Progress) -> tuple[Path, ...]:
     # apt fetches as a user of its own, which must be able to walk into the folder
     temporary.chmod(0o755)
     failures = []
     for number, mirror in enumerate(_mirrors()):
         try:
-            return _download_from(mirror, temporary / f"apt-{number}", progress)
+            apt = PrivateApt(temporary / f"apt-{number}", mirror, suite)
+            return _download_from(apt, mirror.uri, progress)
         except GpusnapError as error:
             failures.append(error)
     raise failures[0]
@@ -105,16 +113,17 @@ def _download(temporary: Path, progress: Progress) -> tuple[Path, ...]:
 def _mirrors() -> tuple[Mirror, ...]:
     mirrors = debian_mirrors(*machine_sources())
     if not mirrors:
-        raise NotFoundError("No Debian mirror stands in this machine's apt configuration", cure=OTHER_WAY)
+        raise NotFoundError(
+            "No Debian mirror stands in this machine's apt configuration", cure=OTHER_WAY
+        )
     return mirrors
 
 
-def _download_from(mirror: Mirror, folder: Path, progress: Progress) -> tuple[Path, ...]:
-    apt = PrivateApt(folder, mirror, SUITE)
-    progress(f"Reading the package list of Debian {SUITE} from {mirror.uri}")
+def _download_from(apt: PrivateApt, uri: str, progress: Progress) -> tuple[Path, ...]:
+    progress(f"Reading the package list of Debian {apt.suite} from {uri}")
     apt.update()
     if (origin := apt.origin()) != "Debian":
-        raise NotFoundError(f"{mirror.uri} is not a mirror of Debian but of {origin!r}", cure=OTHER_WAY)
+        raise NotFoundError(f"{uri} is not a mirror of Debian but of {origin!r}", cure=OTHER_WAY)
     progress("Downloading CRIU and its libraries")
     return apt.download("criu")
 
@@ -128,7 +137,6 @@ def _assemble(packages: tuple[Path, ...], unpacked: Path, place: Path, progress:
     shutil.copy2(unpacked / PROGRAM, place / "sbin" / "criu")
     for library in _libraries(unpacked):
         shutil.copy2(library, place / "lib" / library.name, follow_symlinks=False)
-    write_receipt(place, Receipt(suite=SUITE, packages=tuple(map(_describe, packages))))
 
 
 def _unpack(package: Path, folder: Path) -> None:

@@ -10,15 +10,11 @@ from typing import Literal
 
 import msgspec
 
+from gpusnap.criu.log import classify
 from gpusnap.criu.private import private_command, private_criu_directory
 from gpusnap.errors import CriuError
 
 CHECK_SECONDS = 30
-
-NEW_VDSO_KERNEL = (6, 13)
-"""From here on the kernel maps ``[vvar_vclock]`` beside ``[vvar]``."""
-NEW_VDSO_CRIU = (4, 1, 0)
-"""The first CRIU that knows that mapping; an older one passes its own check, yet no dump works."""
 
 Source = Literal["environment", "path", "private"]
 
@@ -67,7 +63,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     path: str
 
 
-class Unusable(Exception):  # noqa: N818 - a finding about a candidate, never seen outside
+class Unusable(Exception):
     """Why a candidate cannot be used."""
 
 
@@ -77,7 +73,7 @@ def search_criu() -> Search:
     ``GPUSNAP_CRIU`` is a decision: where it is set, nothing else is looked at. Nothing is
     remembered between calls, so that a CRIU installed meanwhile is seen.
     """
-    passed = []
+    passed: list[Passed] = []
     for candidate in _candidates():
         try:
             return Search(criu=examine(candidate), passed=tuple(passed))
@@ -111,11 +107,13 @@ def find_criu() -> Criu:
 def examine(candidate: Candidate) -> Criu:
     """Look at one CRIU.
 
+    CRIU's own check sees also a CRIU that is too old for the kernel: 3.17.1, on 6.13 or newer,
+    fails it by the same line by which it would fail a dump.
+
     Raises:
-        Unusable: It does not start, does not pass its own check, or fails on this kernel.
+        Unusable: It does not start or does not pass its own check.
     """
     version = _read_version(candidate.command)
-    _refuse_old_on_new_kernel(version)
     _run_own_check(candidate.command)
     return Criu(
         command=candidate.command, version=version, source=candidate.source, path=candidate.path
@@ -151,30 +149,17 @@ def _read_version(command: tuple[str, ...]) -> tuple[int, int, int]:
     return int(major), int(minor), int(sublevel)
 
 
-def _refuse_old_on_new_kernel(version: tuple[int, int, int]) -> None:
-    release = os.uname().release
-    if version < NEW_VDSO_CRIU and kernel_version(release) >= NEW_VDSO_KERNEL:
-        text = ".".join(map(str, version))
-        raise Unusable(f"CRIU {text} cannot read the vDSO of kernel {release}: 4.1 is the first")
-
-
-def kernel_version(release: str) -> tuple[int, int]:
-    """The first two numbers of a kernel release; zeros where it has none."""
-    match = re.match(r"(\d+)\.(\d+)", release)
-    return (int(match[1]), int(match[2])) if match else (0, 0)
-
-
 def _run_own_check(command: tuple[str, ...]) -> None:
     if os.geteuid() != 0:
         return  # `criu check` answers only to root; whoever dumps asks again as root
     status, output = _run(command, "check")
     if status != 0:
-        raise Unusable(f"`criu check` fails{_last_line(output)}")
+        raise Unusable(f"`criu check` fails: {classify(output.splitlines()).text}")
 
 
 def _run(command: tuple[str, ...], argument: str) -> tuple[int, str]:
     try:
-        ended = subprocess.run(  # noqa: S603 - the very program that was looked for
+        ended = subprocess.run(
             [*command, argument],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -18,4 +18,10 @@ class Inventory(_message.Message):
     PLUGINS_ENTRY_FIELD_NUMBER: _ClassVar[int]
     img_version: int
     plugins_entry: Plugins
-    def __init__(self, img_version: _Optional[int] = ..., plugins_entry: _Optional[_Union[Plugins, _Mapping]] = ...) -> None: ...
+    def __init__(self, img_version: _Optional[int] = ..., plugins_entry: _Optional[_Union[Plugins, _Mapping[str, object]]] = ...) -> None: ...
+
+class TreeEntry(_message.Message):
+    __slots__ = ("pid",)
+    PID_FIELD_NUMBER: _ClassVar[int]
+    pid: int
+    def __init__(self, pid: _Optional[int] = ...) -> None: ...

@@ -73,7 +73,7 @@ class Request(_message.Message):
     type: RequestType
     opts: Options
     notify_success: bool
-    def __init__(self, type: _Optional[_Union[RequestType, str]] = ..., opts: _Optional[_Union[Options, _Mapping]] = ..., notify_success: bool = ...) -> None: ...
+    def __init__(self, type: _Optional[_Union[RequestType, str]] = ..., opts: _Optional[_Union[Options, _Mapping[str, object]]] = ..., notify_success: bool = ...) -> None: ...
 
 class Restored(_message.Message):
     __slots__ = ("pid",)
@@ -103,4 +103,4 @@ class Response(_message.Message):
     notify: Notification
     cr_errno: int
     cr_errmsg: str
-    def __init__(self, type: _Optional[_Union[RequestType, str]] = ..., success: bool = ..., restore: _Optional[_Union[Restored, _Mapping]] = ..., notify: _Optional[_Union[Notification, _Mapping]] = ..., cr_errno: _Optional[int] = ..., cr_errmsg: _Optional[str] = ...) -> None: ...
+    def __init__(self, type: _Optional[_Union[RequestType, str]] = ..., success: bool = ..., restore: _Optional[_Union[Restored, _Mapping[str, object]]] = ..., notify: _Optional[_Union[Notification, _Mapping[str, object]]] = ..., cr_errno: _Optional[int] = ..., cr_errmsg: _Optional[str] = ...) -> None: ...

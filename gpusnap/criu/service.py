@@ -12,13 +12,14 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
-import psutil
 from google.protobuf.message import DecodeError, EncodeError
 
 from gpusnap.criu import rpc_pb2
 from gpusnap.criu.find import Criu
 from gpusnap.criu.request import NO_PLUGINS, CriuRequest, DumpRequest, global_arguments
 from gpusnap.errors import CriuError
+from gpusnap.target import identity
+from gpusnap.types import ProcessId
 
 MESSAGE_BYTES = 1 << 16
 """CRIU's messages are a few hundred bytes."""
@@ -46,7 +47,9 @@ class Service:
             except BaseException:
                 self._close()
                 raise
+        # It cannot be gone already: it stays a zombie until it is waited for
         self._pidfd = os.pidfd_open(self._process.pid)
+        self._identity = identity(self._process.pid) or ProcessId(self._process.pid, 0)
 
     def _spawn(self, criu: Criu, request: CriuRequest, peer: int) -> subprocess.Popen[bytes]:
         (request.work / NO_PLUGINS).mkdir(exist_ok=True)
@@ -62,6 +65,11 @@ class Service:
             )
         except OSError as error:
             raise CriuError(f"CRIU cannot be started: {error}") from error
+
+    @property
+    def identity(self) -> ProcessId:
+        """The process, also after it has ended."""
+        return self._identity
 
     @property
     def pid(self) -> int:
@@ -114,29 +122,19 @@ class Service:
         return self._output.read().decode(errors="replace")
 
     def stop(self) -> None:
-        """End it, with the target as it was.
+        """End it, if it still runs, with the target as it was.
 
-        CRIU fails at its next notification once nobody listens, and undoes what it did. It
+        A dump fails at its next notification once nobody listens, and undoes what it did. It
         is given time for that, because a CRIU that is killed while it runs code inside the
-        target can take the target with it. What a restore has brought up so far would wait
-        for CRIU for ever, and goes with it.
+        target can take the target with it.
         """
         self._socket.close()
-        half_restored = [] if self._dumps else self._descendants()
         if self._dumps and self.wait(UNDO_SECONDS) is not None:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
-            self._process.send_signal(number)
-            if self.wait(GRACE_SECONDS) is not None:
-                break
-        for process in half_restored:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-
-    def _descendants(self) -> list[psutil.Process]:
-        with suppress(psutil.NoSuchProcess):
-            return psutil.Process(self.pid).children(recursive=True)
-        return []
+            if self._process.poll() is None:
+                self._process.send_signal(number)
+                self.wait(GRACE_SECONDS)
 
     def __enter__(self) -> Self:
         return self
@@ -147,8 +145,7 @@ class Service:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._process.poll() is None:
-            self.stop()
+        self.stop()
         self._close()
         os.close(self._pidfd)
 

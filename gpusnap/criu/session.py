@@ -3,15 +3,18 @@
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 from gpusnap.criu import rpc_pb2
 from gpusnap.criu.find import Criu
+from gpusnap.criu.images import tree_pids
+from gpusnap.criu.leftovers import end_session, end_tree
 from gpusnap.criu.log import explain_failure
 from gpusnap.criu.request import CriuRequest, DumpRequest, RestoreRequest, log_path, rpc_options
 from gpusnap.criu.service import GRACE_SECONDS, Service, open_folder
-from gpusnap.errors import CriuError, DeadlineError, UsageError
+from gpusnap.errors import CriuError, DeadlineError, IntegrityError, UsageError
 
 Notify = Callable[[str, int | None], bool]
 """Called at each stage with its name and, where CRIU tells it, the PID of the restored root.
@@ -61,7 +64,8 @@ class Session:
         """Bring a process tree back.
 
         At ``post-restore`` all memory is in place and no task has run yet; if that stage is
-        refused or raises, nothing of the tree remains. Refusing a later stage has no effect.
+        refused, nothing of the tree remains. CRIU ignores a refusal at a later stage. Whatever
+        is raised, by ``notify`` at any stage or by the death of CRIU, nothing remains either.
 
         Returns:
             The PID of the restored root.
@@ -97,11 +101,28 @@ class Session:
             open_folder(request.work) as work,
             Service(self._criu, request) as self._service,
         ):
-            if self._started is not None:
-                self._started(self._service.pid)
             options = rpc_options(request, images, work)
-            self._service.send(rpc_pb2.Request(type=kind, opts=options))
-            return _Conversation(self._service, request, notify).run()
+            conversation = _Conversation(self._service, request, notify)
+            try:
+                if self._started is not None:
+                    self._started(self._service.pid)
+                self._service.send(rpc_pb2.Request(type=kind, opts=options))
+                return conversation.run()
+            except BaseException:
+                self._service.stop()
+                _clean_up(self._service, request, conversation.outcome)
+                raise
+
+
+def _clean_up(service: Service, request: CriuRequest, outcome: rpc_pb2.Response | None) -> None:
+    """End what CRIU left behind, where it could not do so itself."""
+    if outcome is None and not request.shell_job:
+        end_session(service.pid)
+    undone = outcome is not None and not outcome.success
+    if isinstance(request, RestoreRequest) and not undone:
+        # An unreadable list leaves no way to know them; CRIU could not read it either
+        with suppress(IntegrityError):
+            end_tree(tree_pids(request.images), since=service.identity)
 
 
 class _Conversation:
@@ -115,25 +136,27 @@ class _Conversation:
         self._stage = "start"
         self._refused_at: str | None = None
         self._raised: BaseException | None = None
+        self.outcome: rpc_pb2.Response | None = None
+        """What CRIU answered in the end; None until it has."""
 
     def run(self) -> rpc_pb2.Response:
         """Answer notifications until CRIU tells the outcome."""
         while (response := self._receive()) is not None:
             if response.type != rpc_pb2.NOTIFY:
+                self.outcome = response
                 break
             self._answer(response.notify)
         status = self._service.wait(GRACE_SECONDS)
         if self._raised is not None:
             raise self._raised
-        if response is None or not response.success:
-            raise self._failure(response, status)
-        return response
+        if self.outcome is None or not self.outcome.success:
+            raise self._failure(status)
+        return self.outcome
 
     def _receive(self) -> rpc_pb2.Response | None:
         try:
             return self._service.receive(self._deadline)
         except TimeoutError as error:
-            self._service.stop()
             raise DeadlineError(
                 f"CRIU did not end within {self._request.timeout_us / 1_000_000:g} s and was "
                 f"stopped after its stage {self._stage!r}",
@@ -161,9 +184,9 @@ class _Conversation:
             self._raised = error
             return False
 
-    def _failure(self, response: rpc_pb2.Response | None, status: int | None) -> CriuError:
+    def _failure(self, status: int | None) -> CriuError:
         log = log_path(self._request)
-        if response is None and status is not None and status < 0:
+        if self.outcome is None and status is not None and status < 0:
             name = signal.strsignal(-status) or "unknown"
             return CriuError(
                 f"CRIU was killed by signal {-status} ({name}) after its stage {self._stage!r}",
@@ -171,4 +194,4 @@ class _Conversation:
             )
         if self._refused_at is not None:
             return CriuError(f"CRIU was told to stop at its stage {self._refused_at!r}")
-        return explain_failure(log, self._service.output(), response.cr_errmsg if response else "")
+        return explain_failure(log, self._service.output())

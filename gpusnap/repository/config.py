@@ -28,12 +28,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """What is true of a whole repository.
 
     Attributes:
-        id: Tells this repository from every other.
         format_version: Version of the layout.
+        id: Tells this repository from every other.
     """
 
-    id: Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
     format_version: Annotated[int, Meta(ge=1)] = FORMAT_VERSION
+    id: Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 
 
 def _absent(path: Path) -> GpusnapError:

@@ -79,6 +79,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         findings: What checks found that did not stop the checkpoint.
     """
 
+    format_version: Annotated[int, Meta(ge=1)] = FORMAT_VERSION
     id: Annotated[str, Meta(min_length=1)]
     name: str
     created: str
@@ -86,7 +87,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     target: Target
     host: Host
     files: tuple[FileDigest, ...]
-    format_version: Annotated[int, Meta(ge=1)] = FORMAT_VERSION
     backend: str | None = None
     claimed: tuple[int, ...] = ()
     device_regions: DeviceImage | None = None

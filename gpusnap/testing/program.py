@@ -9,11 +9,13 @@ is the same digit for digit. :func:`reference_log` computes it without a device.
 import argparse
 import functools
 import hashlib
+import sys
 import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpusnap.errors import GpusnapError
 from gpusnap.testing.device import SimulatedDevice
 
 DEFAULT_MEMORY = 1 << 20
@@ -144,7 +146,10 @@ def main() -> None:
     parser.add_argument("--device", type=int, default=0, metavar="INDEX")
     parser.add_argument("--step-us", type=int, default=10_000, metavar="MICROSECONDS")
     arguments = parser.parse_args()
-    run(arguments.log, arguments.steps, arguments.memory, arguments.device, arguments.step_us)
+    try:
+        run(arguments.log, arguments.steps, arguments.memory, arguments.device, arguments.step_us)
+    except GpusnapError as error:
+        sys.exit(error.text)
 
 
 if __name__ == "__main__":

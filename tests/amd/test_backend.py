@@ -47,13 +47,13 @@ def test_facade_lists(machine: Machine, registered: Backend) -> None:
 def test_preflight_refuses_by_name(registered: Backend, operation: Operation) -> None:
     findings = registered.preflight(make_target(69, 70), (70,), operation)
     (finding,) = findings
-    assert (finding.code, finding.pid) == ("amd-checkpoint-not-offered", 70)
+    assert (finding.code, finding.pid) == ("checkpoint-not-offered", 70)
     assert finding.severity is Severity.ERROR
     assert finding.text == (
         "Process 70 (train) holds state in an AMD GPU, and the AMD backend "
         f"cannot {operation.value} it yet"
     )
-    with pytest.raises(IncompatibleError, match="amd-checkpoint-not-offered"):
+    with pytest.raises(IncompatibleError, match="checkpoint-not-offered"):
         refuse(findings, IncompatibleError)
 
 

@@ -9,7 +9,7 @@ import pytest
 from gpusnap.errors import GpusnapError
 from gpusnap.hookspecs import Progress, States, hookimpl
 from gpusnap.testing import create_machine
-from gpusnap.testing.backend import SimulatedBackend
+from gpusnap.testing.backend import SimulatedBackend, backend
 from gpusnap.testing.conformance import BackendConformance, StartProcess
 from gpusnap.testing.conformance.hooks import Hooks
 from gpusnap.types import (
@@ -49,10 +49,8 @@ class OnASimulatedMachine:
 
 class TestSimulatedBackend(OnASimulatedMachine, BackendConformance):
     @pytest.fixture
-    def backend(self) -> Iterator[object]:
-        backend = SimulatedBackend()
-        yield backend
-        backend.close()
+    def backend(self) -> object:
+        return backend
 
 
 class ProbeRaises(SimulatedBackend):
@@ -183,8 +181,8 @@ class TestFaults(OnASimulatedMachine):
         program = start_process()
         assert isinstance(program, Program)
         program.compute()
-        backend = fault()
+        faulty = fault()
         try:
-            self.fails(getattr(self.suite, f"test_{test}"), Hooks(backend), program)
+            self.fails(getattr(self.suite, f"test_{test}"), Hooks(faulty), program)
         finally:
-            backend.close()
+            faulty.close()

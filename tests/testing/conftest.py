@@ -5,7 +5,7 @@ import pytest
 
 from gpusnap.plugins import Backend, Plugins
 from gpusnap.testing import Machine, create_machine
-from gpusnap.testing.backend import SimulatedBackend
+from gpusnap.testing.backend import backend as simulated
 from tests.testing.running import Program, start_program
 
 StartProgram = Callable[..., Program]
@@ -19,16 +19,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 @pytest.fixture
-def plugin() -> Iterator[SimulatedBackend]:
-    plugin = SimulatedBackend()
-    yield plugin
-    plugin.close()
-
-
-@pytest.fixture
-def backend(plugin: SimulatedBackend, machine: Machine) -> Backend:
+def backend(machine: Machine) -> Backend:
     plugins = Plugins()
-    plugins.register(plugin, "simulated", is_backend=True)
+    # One for all tests, for its worker takes a moment to start.
+    plugins.register(simulated, "simulated", is_backend=True)
     return plugins.backend("simulated")
 
 

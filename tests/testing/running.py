@@ -1,6 +1,7 @@
 """Programs that compute on a simulated machine, started for a test."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -50,8 +51,17 @@ class Program:
     def compute(self, more: int = 3) -> None:
         """Wait until some more steps are done."""
         wanted = self.steps() + more
-        await_true(lambda: self.steps() >= wanted or self.process.poll() is not None, "steps")
+        await_true(lambda: self.steps() >= wanted or not self.lives(), "steps")
         assert self.steps() >= wanted, self.errors.read_text()
+
+    def lives(self) -> bool:
+        """True while it runs, as a child of this process or restored, as one of PID 1."""
+        self.process.poll()  # reaps it
+        try:
+            command = Path(f"/proc/{self.pid}/cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        return str(self.log).encode() in command
 
     def stands_still(self) -> bool:
         """True where no step is done any more."""
@@ -62,11 +72,17 @@ class Program:
 
     def finish(self) -> str:
         """Wait for the end; returns the log."""
-        await_true(lambda: self.log.read_text().count("done") == 1, "the last line")
+        await_true(lambda: self.done() or not self.lives(), "the last line")
+        assert self.done(), self.errors.read_text()
         return self.log.read_text()
 
+    def done(self) -> bool:
+        return self.log.exists() and "\ndone " in self.log.read_text()
+
     def kill(self) -> None:
-        self.process.kill()
+        if self.lives():
+            os.kill(self.pid, signal.SIGKILL)
+        await_true(lambda: not self.lives(), "the end")
         self.process.wait()
 
 

@@ -1,0 +1,245 @@
+"""What is typed wrong ends with one sentence and the documented code, never a traceback."""
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpusnap.repository import Repository
+from tests.cli.conftest import Command
+from tests.repository.samples import alter, powerless, take
+
+GONE = 2**22 + 1
+"""Above the kernel's largest PID."""
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("frob", "No such command 'frob'"),
+        ("checkpoint", "Missing argument 'PID'"),
+        ("checkpoint one", "Invalid value for 'PID': 'one' is not a PID, which is a whole number"),
+        ("checkpoint ²", "Invalid value for 'PID': '²' is not a PID, which is a whole number"),
+        (
+            f"suspend {2**31}",
+            f"Invalid value for 'PID': '{2**31}' is not a PID, which is a whole number",
+        ),
+        (
+            f"recover {'9' * 5000}",
+            f"Invalid value for 'PID': '{'9' * 5000}' is not a PID, which is a whole number",
+        ),
+        ("resume -- -5", "Invalid value for 'PID': '-5' is not a PID, which is a whole number"),
+        ("check 1 2", "Got unexpected extra argument (2)"),
+        ("list --repos x", "No such option '--repos'. Did you mean '--repo'?"),
+        ("rm", "Missing argument 'SNAPSHOT...'"),
+    ],
+)
+def test_unknown_words(command: Command, line: str, sentence: str) -> None:
+    answer = command(*line.split())
+    answer.refused(2, sentence)
+    assert answer.err.splitlines()[1].startswith("  cure: See gpusnap")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "ending"),
+    [
+        ("timeout", "5parsecs", "'5parsecs' has the unknown unit 'parsecs' (known: us, ms,"),
+        ("timeout", "1 S", "'1 S' has the unknown unit 'S' (known: us,"),
+        ("lock-timeout", "soon", "'soon' is not a duration such as 10s, 500ms or 2m"),
+        ("lock-timeout", "-1", "'-1' is not a duration such as 10s, 500ms or 2m"),
+        ("timeout", "", "'' is not a duration such as 10s, 500ms or 2m"),
+        ("timeout", "0", "'0' is not between one microsecond and 30 days"),
+        ("timeout", "999999h", "'999999h' is not between one microsecond and 30 days"),
+        ("engine", "steam", "'steam' is not one of 'driver', 'criu-plugin'"),
+        ("repo", "", "'' is not a path"),
+        ("repo", "~nobody-known/x", "'~nobody-known/x' names the home folder of nobody known"),
+    ],
+)
+def test_unknown_values(command: Command, option: str, value: str, ending: str) -> None:
+    answer = command("checkpoint", GONE, f"--{option}={value}")
+    assert answer.code == 2
+    assert answer.err.startswith("gpusnap: Invalid value for '")
+    assert f": {ending}" in answer.err
+
+
+def test_a_bad_value_of_a_variable_names_the_variable(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUSNAP_TIMEOUT", "soon")
+    answer = command("restore", "one")
+    assert answer.code == 2
+    assert "GPUSNAP_TIMEOUT" in answer.err.splitlines()[0]
+
+
+def test_two_names(command: Command) -> None:
+    command("checkpoint", GONE, "one", "--name=two").refused(2, "The snapshot is named twice")
+
+
+@pytest.mark.parametrize("verb", ["checkpoint", "suspend", "resume", "check"])
+class TestTargets:
+    def test_nobody(self, command: Command, root: None, verb: str) -> None:
+        command(verb, GONE).refused(10, f"No process has PID {GONE}")
+        command(verb, 0).refused(10, "0 is not a PID")
+
+    def test_itself(self, command: Command, root: None, verb: str) -> None:
+        own = os.getpid()
+        command(verb, own).refused(16, f"Process {own} is gpusnap itself")
+
+    def test_ancestor(self, command: Command, root: None, verb: str) -> None:
+        parent = os.getppid()
+        sentence = f"Process {parent} is an ancestor of gpusnap, which would freeze with it"
+        command(verb, parent).refused(16, sentence)
+
+    def test_zombie(self, command: Command, root: None, zombie: int, verb: str) -> None:
+        sentence = f"Process {zombie} is a zombie: it has ended and waits to be reaped"
+        answer = command(verb, zombie)
+        assert answer.code == 16
+        assert answer.err.startswith(f"gpusnap: {sentence}")
+
+
+def test_kernel_thread(command: Command, root: None) -> None:
+    thread = 2
+    if Path(f"/proc/{thread}/comm").exists() and not Path(f"/proc/{thread}/cmdline").read_bytes():
+        answer = command("checkpoint", thread)
+        answer.refused(16, f"Process {thread} (kthreadd) is a kernel thread")
+    else:
+        pytest.skip("No kernel threads are seen from here")
+
+
+@pytest.mark.parametrize("verb", ["devices", "ps", "check", "backends"])
+def test_unknown_backend(command: Command, verb: str) -> None:
+    answer = command(verb, "--backend=tpu")
+    assert answer.code == 13
+    assert answer.err.startswith("gpusnap: No backend is named tpu (installed: ")
+
+
+def test_backend_that_cannot_work(command: Command) -> None:
+    answer = command("devices", "--backend=simulated")
+    assert answer.code == 13
+    assert answer.err.startswith("gpusnap: Backend simulated cannot work here: ")
+
+
+@pytest.mark.usefixtures("machine")
+def test_unknown_device(command: Command) -> None:
+    answer = command("devices", "--backend=simulated", 1, 7, "SIM-8")
+    answer.refused(10, "There is no device 7, SIM-8 among 2 devices")
+
+
+@pytest.mark.parametrize("verb", ["restore", "inspect", "verify", "rm"])
+class TestSnapshots:
+    def test_no_repository(
+        self, command: Command, root: None, tmp_path: Path, verb: str
+    ) -> None:
+        answer = command(verb, "one", "--repo", tmp_path / "none")
+        assert answer.code == 10
+        assert str(tmp_path / "none") in answer.err
+
+    def test_repository_is_a_file(
+        self, command: Command, root: None, tmp_path: Path, verb: str
+    ) -> None:
+        (tmp_path / "file").touch()
+        answer = command(verb, "one", "--repo", tmp_path / "file")
+        assert answer.code == 2
+        assert str(tmp_path / "file") in answer.err
+
+    def test_repository_of_a_newer_format(
+        self, command: Command, root: None, repository: Repository, verb: str
+    ) -> None:
+        configuration = repository.path / "gpusnap.json"
+        content = msgspec.json.decode(configuration.read_bytes(), type=dict[str, object])
+        configuration.write_bytes(msgspec.json.encode(content | {"format_version": 999}))
+        answer = command(verb, "one", "--repo", repository.path)
+        sentence = f"{configuration} has format version 999, newer than 1"
+        answer.refused(14, sentence)
+
+    def test_snapshot_of_a_newer_format(
+        self, command: Command, root: None, repository: Repository, verb: str
+    ) -> None:
+        snapshot = take(repository, "one")
+        alter(snapshot, format_version=999)
+        answer = command(verb, "one", "--repo", repository.path)
+        sentence = f"{snapshot.path}/manifest.json has format version 999, newer than 1"
+        answer.refused(14, sentence)
+
+    def test_no_snapshot(
+        self, command: Command, root: None, repository: Repository, verb: str
+    ) -> None:
+        answer = command(verb, "one", "--repo", repository.path)
+        assert answer.code == 10
+        assert answer.err.startswith(
+            f"gpusnap: There is no snapshot 'one' in {repository.path}"
+        )
+
+    def test_path_that_is_no_snapshot(
+        self, command: Command, root: None, tmp_path: Path, verb: str
+    ) -> None:
+        answer = command(verb, f"{tmp_path}/")
+        assert answer.code == 10
+        assert answer.err.startswith(f"gpusnap: There is no snapshot at {tmp_path}")
+
+    def test_latest_of_none(
+        self, command: Command, root: None, repository: Repository, verb: str
+    ) -> None:
+        answer = command(verb, "latest", "--repo", repository.path)
+        assert answer.code == 10
+        assert "holds no snapshot" in answer.err
+
+    def test_beginning_of_two(
+        self, command: Command, root: None, repository: Repository, verb: str
+    ) -> None:
+        take(repository, "epoch_1")
+        take(repository, "epoch_2")
+        answer = command(verb, "epoch", "--repo", repository.path)
+        answer.refused(2, "'epoch' is the beginning of 2 names")
+
+    @pytest.mark.parametrize("name", ["..", ".", "", "a\x1b[2J", "packs"])
+    def test_bad_names(
+        self, command: Command, root: None, repository: Repository, verb: str, name: str
+    ) -> None:
+        answer = command(verb, name, "--repo", repository.path)
+        assert answer.code == 2
+        assert answer.err.startswith("gpusnap: The snapshot name '")
+        assert "\x1b" not in answer.err
+
+    def test_missing_manifest(
+        self, command: Command, root: None, repository: Repository, verb: str
+    ) -> None:
+        snapshot = take(repository, "one")
+        (snapshot.path / "manifest.json").unlink()
+        answer = command(verb, "one", "--repo", repository.path)
+        if verb == "rm":
+            assert (answer.code, snapshot.path.exists()) == (0, False)
+        else:
+            assert answer.code == 12
+            assert f"{snapshot.path}/manifest.json is missing" in answer.err + answer.out
+
+
+def test_list_says_which_repository_is_missing(command: Command, tmp_path: Path) -> None:
+    answer = command("list", "--repo", tmp_path / "none")
+    assert (answer.code, answer.out) == (10, "")
+
+
+def test_repository_that_may_not_be_read(
+    command: Command, root: None, repository: Repository
+) -> None:
+    with powerless(repository.path):
+        answer = command("list", "--repo", repository.path)
+    assert answer.code == 15
+    assert "permission denied" in answer.err
+
+
+def test_errors_are_json_even_where_the_line_is_not_understood(command: Command) -> None:
+    answer = command("--json", "frob")
+    assert answer.failure["message_type"] == "exit_error"
+    answer = command("checkpoint", "--timeout=soon", "--json", GONE)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.failure["code"] == 2
+    assert answer.failure["cure"] == "See gpusnap checkpoint --help"
+
+
+def test_json_may_come_from_the_variable(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUSNAP_JSON", "1")
+    assert command("frob").failure["text"] == "No such command 'frob'"

@@ -1,0 +1,427 @@
+"""Checkpoints real GPU programs by gpusnap and by plain CRIU, and writes down what came of it.
+
+    python tests/gpu/evidence.py --output FOLDER [--images FOLDER] [--cuda-plugin FOLDER]
+
+Needs root, one NVIDIA GPU with a driver from 570 on, nvcc, PyTorch with transformers, and a
+CRIU that gpusnap finds. ``--cuda-plugin`` names a folder with CRIU's ``cuda_plugin.so`` and the
+``cuda-checkpoint`` program; without it the comparison with plain CRIU is skipped and said so.
+Writes ``FOLDER/SCENARIO.json`` each, prints a table, and exits with 1 if a scenario failed.
+"""
+
+import argparse
+import datetime as dt
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from gpusnap.criu import find_criu
+from tests.gpu.targets import (
+    Counter,
+    await_true,
+    build,
+    on_gpu,
+    query,
+    start_counter,
+    start_training,
+    used_mib,
+)
+
+COUNTER_GIB = 8.0
+TRAINING = {"steps": 500, "layers": 12, "width": 1024}
+
+Figures = dict[str, object]
+
+
+class Lab:
+    """Where the scenarios work."""
+
+    def __init__(self, images: Path, plugin: Path | None) -> None:
+        self.images = images
+        self.plugin = plugin
+        self.folder = Path(tempfile.mkdtemp(prefix="gpusnap-evidence-"))
+        self.repository = images / "repository"
+        self.reference: dict[int, set[str]] | None = None
+
+    def gpusnap(self, *arguments: object, expect: int = 0) -> Figures:
+        """Run the command line with --json; returns the summary's result and the times."""
+        command = [sys.executable, "-m", "gpusnap", *map(str, arguments), "--json"]
+        environment = {**os.environ, "GPUSNAP_REPO": str(self.repository)}
+        if self.plugin is not None:
+            environment["GPUSNAP_CUDA_PLUGIN"] = str(self.plugin / "cuda_plugin.so")
+            environment["GPUSNAP_CUDA_CHECKPOINT"] = str(self.plugin / "cuda-checkpoint")
+        ran = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=500, check=False
+        )
+        if ran.returncode != expect:
+            raise RuntimeError(f"{arguments[0]} exited with {ran.returncode}: {ran.stderr[-2000:]}")
+        lines = [json.loads(line) for line in (ran.stdout + ran.stderr).splitlines() if line]
+        return _figures(lines)
+
+    def clean(self) -> None:
+        shutil.rmtree(self.repository, ignore_errors=True)
+
+
+def _figures(lines: list[dict[str, object]]) -> Figures:
+    last = lines[-1] if lines else {}
+    kind = last.get("message_type")
+    if kind not in {"summary", "exit_error"}:
+        return last
+    figures: Figures = {
+        f"{line['phase']}_us": line["microseconds"]
+        for line in lines
+        if line.get("message_type") == "phase" and line.get("state") == "finished"
+    }
+    if kind == "exit_error":
+        return figures | {"code": last["code"], "text": last["text"], "cure": last.get("cure")}
+    return figures | {"total_us": last["microseconds"], "frozen_us": last.get("frozen_us")}
+
+
+def must(condition: bool, what: str) -> None:
+    if not condition:
+        raise AssertionError(what)
+
+
+def counter_killed(lab: Lab) -> Figures:
+    """Checkpoint with --kill, gone from the GPU, restored, pattern intact."""
+    idle = used_mib()
+    counter = start_counter(COUNTER_GIB, lab.folder)
+    busy, rounds = used_mib(), counter.read()[0]
+    saved = lab.gpusnap("checkpoint", counter.pid, "counter", "--kill")
+    must(not counter.alive, "the target is gone")
+    must(not on_gpu(counter.pid), "the target is gone from the GPU")
+    between = used_mib()
+    restored = lab.gpusnap("restore", "counter")
+    counter.adopt()
+    bad = counter.advance()
+    after = counter.read()[0]
+    must(after > rounds, "it counts on from where it was")
+    must(bad == 0, f"{bad} words differ")
+    counter.kill()
+    lab.clean()
+    return {
+        "gib": COUNTER_GIB,
+        "gpu_mib": {"idle": idle, "running": busy, "killed": between},
+        "rounds": {"before": rounds, "after": after},
+        "mismatches": bad,
+        "checkpoint": saved,
+        "restore": restored,
+    }
+
+
+def counter_left_running(lab: Lab) -> Figures:
+    """The default: it runs on; then it is killed and restored."""
+    counter = start_counter(COUNTER_GIB, lab.folder)
+    saved = lab.gpusnap("checkpoint", counter.pid, "counter")
+    must(counter.alive, "the target runs on")
+    running_bad = counter.advance()
+    ahead = counter.read()[0]
+    counter.kill()
+    restored = lab.gpusnap("restore", "counter")
+    counter.adopt()
+    await_true(lambda: counter.read()[0] != ahead, "the restored program counts")
+    bad = counter.advance()
+    must(running_bad == 0 and bad == 0, f"{running_bad} and {bad} words differ")
+    verified = lab.gpusnap("verify", "counter")
+    counter.kill()
+    lab.clean()
+    return {
+        "gib": COUNTER_GIB,
+        "mismatches": {"running_on": running_bad, "restored": bad},
+        "checkpoint": saved,
+        "restore": restored,
+        "verify": verified,
+    }
+
+
+def counter_suspended(lab: Lab) -> Figures:
+    """Suspend frees the GPU to the last MiB of the process, resume goes on."""
+    idle = used_mib()
+    counter = start_counter(COUNTER_GIB, lab.folder)
+    busy = used_mib()
+    suspended = lab.gpusnap("suspend", counter.pid)
+    between, rounds = used_mib(), counter.read()[0]
+    must(between <= idle, f"{between} MiB in use while suspended, {idle} MiB when idle")
+    must(counter.alive, "the suspended target lives")
+    time.sleep(1)
+    must(counter.read()[0] - rounds <= 1, "a suspended target does not compute")
+    resumed = lab.gpusnap("resume", counter.pid)
+    bad = counter.advance()
+    must(bad == 0, f"{bad} words differ")
+    counter.kill()
+    return {
+        "gib": COUNTER_GIB,
+        "gpu_mib": {"idle": idle, "running": busy, "suspended": between},
+        "mismatches": bad,
+        "suspend": suspended,
+        "resume": resumed,
+    }
+
+
+def _reference(lab: Lab) -> dict[int, set[str]]:
+    if lab.reference is None:
+        lab.reference = start_training(lab.folder, "reference", **TRAINING).finish()
+    return lab.reference
+
+
+def _compare(lab: Lab, losses: dict[int, set[str]]) -> Figures:
+    reference = _reference(lab)
+    differing = [step for step in reference if losses.get(step) != reference[step]]
+    must(
+        not differing, f"{len(differing)} losses differ, the first at step {min(differing or [0])}"
+    )
+    must(losses.keys() == reference.keys(), "some steps are missing")
+    return {"steps": len(reference), "identical": len(reference), **TRAINING}
+
+
+def training_killed(lab: Lab) -> Figures:
+    """Losses of a killed and restored training, digit for digit."""
+    _reference(lab)
+    training = start_training(lab.folder, "killed", **TRAINING)
+    await_true(lambda: training.steps() > 100, "the training is under way")
+    saved = lab.gpusnap("checkpoint", training.pid, "train", "--kill")
+    steps = training.steps()
+    must(not training.alive and not on_gpu(training.pid), "the training is gone")
+    must(steps < TRAINING["steps"], "the checkpoint came before the end")
+    restored = lab.gpusnap("restore", "train")
+    training.adopt()
+    compared = _compare(lab, training.finish())
+    lab.clean()
+    return compared | {"saved_at_step": steps, "checkpoint": saved, "restore": restored}
+
+
+def training_left_running(lab: Lab) -> Figures:
+    """The default: the training runs on; then it is killed and restored from the snapshot."""
+    _reference(lab)
+    training = start_training(lab.folder, "left", **TRAINING)
+    await_true(lambda: training.steps() > 100, "the training is under way")
+    saved = lab.gpusnap("checkpoint", training.pid, "train")
+    steps = training.steps()
+    await_true(lambda: training.steps() > steps + 20, "the training runs on")
+    training.kill()
+    restored = lab.gpusnap("restore", "train")
+    training.adopt()
+    compared = _compare(lab, training.finish())
+    lab.clean()
+    return compared | {"saved_at_step": steps, "checkpoint": saved, "restore": restored}
+
+
+def managed_refused(lab: Lab) -> Figures:
+    """Managed memory cannot be checkpointed: refused, and the program runs on."""
+    log = lab.folder / "managed.log"
+    counter = Counter.start([build("managed", lab.folder), log], log)
+    counter.advance()
+    refused = lab.gpusnap("checkpoint", counter.pid, "managed", expect=16)
+    must(counter.alive, "the refused target lives")
+    counter.advance()
+    must(not (lab.repository / "managed").exists(), "nothing was published")
+    counter.kill()
+    return refused
+
+
+def plugin_engine(lab: Lab) -> Figures:
+    """gpusnap with --engine criu-plugin: CRIU's own cuda plugin drives the GPU."""
+    counter = start_counter(COUNTER_GIB, lab.folder)
+    saved = lab.gpusnap("checkpoint", counter.pid, "counter", "--kill", "--engine", "criu-plugin")
+    must(not counter.alive and not on_gpu(counter.pid), "the target is gone")
+    restored = lab.gpusnap("restore", "counter")
+    counter.adopt()
+    bad = counter.advance()
+    must(bad == 0, f"{bad} words differ")
+    counter.kill()
+    lab.clean()
+    return {"gib": COUNTER_GIB, "mismatches": bad, "checkpoint": saved, "restore": restored}
+
+
+def plain_criu(lab: Lab) -> Figures:
+    """The same counter by `criu dump` and `criu restore` with the cuda plugin alone."""
+    assert lab.plugin is not None
+    images = lab.images / "plain"
+    images.mkdir()
+    counter = start_counter(COUNTER_GIB, lab.folder)
+    options = ["--images-dir", images, "--libdir", lab.plugin, "-v4", "--timeout", "600"]
+    dump = _criu(lab, "dump", "--tree", counter.pid, *options, "--log-file", "dump.log")
+    must(not on_gpu(counter.pid), "the target is gone from the GPU")
+    await_true(lambda: not Path(f"/proc/{counter.pid}").exists(), "the PID is free")
+    restore = _criu(lab, "restore", "--restore-detached", *options, "--log-file", "restore.log")
+    counter.adopt()
+    bad = counter.advance()
+    must(bad == 0, f"{bad} words differ")
+    size = sum(file.stat().st_size for file in images.iterdir())
+    counter.kill()
+    shutil.rmtree(images)
+    return {
+        "gib": COUNTER_GIB,
+        "mismatches": bad,
+        "image_bytes": size,
+        "checkpoint": {"total_us": dump},
+        "restore": {"total_us": restore},
+    }
+
+
+def _criu(lab: Lab, *arguments: object) -> int:
+    path = f"{lab.plugin}:{os.environ['PATH']}"
+    begin = time.monotonic_ns()
+    ran = subprocess.run(
+        [*find_criu().command, *map(str, arguments)],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    took = (time.monotonic_ns() - begin) // 1000
+    if ran.returncode != 0:
+        folder = Path(str(arguments[arguments.index("--images-dir") + 1]))
+        log = folder / str(arguments[-1])
+        tail = log.read_text(errors="replace")[-3000:] if log.exists() else ""
+        raise RuntimeError(f"criu exited with {ran.returncode}: {ran.stderr[-500:]}\n{tail}")
+    return took
+
+
+def killed_helpers(lab: Lab) -> Figures:
+    """gpusnap, CRIU and the worker killed during checkpoints: the target computes on."""
+    counter = start_counter(1.0, lab.folder)
+    outcomes: Figures = {}
+    for point, victim in KILLS:
+        report = lab.folder / "report"
+        report.unlink(missing_ok=True)
+        ran = subprocess.run(
+            _fault(point, victim, report, counter.pid),
+            env={**os.environ, "GPUSNAP_REPO": str(lab.repository)},
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        hit = report.read_text() if report.exists() else "never"
+        lab.gpusnap("recover")
+        must(counter.alive, f"the target survived a kill of {victim} at {point}")
+        bad = counter.advance()
+        must(bad == 0, f"{bad} words differ after a kill of {victim} at {point}")
+        sentence = ran.stderr.strip().splitlines()[:1]
+        outcomes[f"{victim} at {point}"] = {"exit": ran.returncode, "hit": hit, "said": sentence}
+        lab.clean()
+    counter.kill()
+    return {"gib": 1.0, "mismatches": 0, "kills": outcomes}
+
+
+def _fault(point: str, victim: str, report: Path, pid: int) -> list[str]:
+    command = [sys.executable, "-m", "tests.e2e.faults", point, victim, str(report)]
+    return [*command, "checkpoint", str(pid), "faulty"]
+
+
+KILLS = [
+    (point, victim)
+    for victim in ("gpusnap", "criu", "worker")
+    for point in ("finished:lock", "started:checkpoint+0.2", "criu:pre-dump", "criu:post-dump")
+] + [("started:restore+0.1", "worker"), ("started:restore+0.1", "gpusnap")]
+
+
+def demo(lab: Lab) -> Figures:
+    """`gpusnap demo` picks the GPU by itself, with neither nvcc nor torch."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "gpusnap", "demo"],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    must(ran.returncode == 0, ran.stdout + ran.stderr)
+    return {"output": ran.stdout.splitlines()}
+
+
+def listings(lab: Lab) -> Figures:
+    """What the listing verbs say on this machine."""
+    counter = start_counter(1.0, lab.folder)
+    found: Figures = {verb: lab.gpusnap(verb) for verb in ("devices", "ps", "backends", "check")}
+    found["check_pid"] = lab.gpusnap("check", counter.pid)
+    counter.kill()
+    return found
+
+
+SCENARIOS: tuple[Callable[[Lab], Figures], ...] = (
+    listings,
+    managed_refused,
+    counter_killed,
+    counter_left_running,
+    plain_criu,
+    plugin_engine,
+    counter_suspended,
+    training_killed,
+    training_left_running,
+    killed_helpers,
+    demo,
+)
+NEED_PLUGIN = {plain_criu, plugin_engine}
+
+
+def machine() -> Figures:
+    """Which machine, driver and tools the figures are of."""
+    name, driver, memory = query("name,driver_version,memory.total")[0]
+    return {
+        "gpu": name,
+        "driver": driver,
+        "gpu_memory_mib": int(memory),
+        "cpus": os.cpu_count(),
+        "kernel": platform.release(),
+        "criu": find_criu().version_text,
+        "python": platform.python_version(),
+        "thp": Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text().strip(),
+    }
+
+
+def run(scenario: Callable[[Lab], Figures], lab: Lab, output: Path) -> bool:
+    begin = time.monotonic()
+    record: Figures = {
+        "scenario": scenario.__name__,
+        "about": scenario.__doc__,
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+    }
+    try:
+        if scenario in NEED_PLUGIN and lab.plugin is None:
+            record |= {"outcome": "skipped", "reason": "no --cuda-plugin was named"}
+        else:
+            record |= {"outcome": "passed", "figures": scenario(lab)}
+    except Exception as error:  # noqa: BLE001 - a failed scenario is a result
+        record |= {"outcome": "failed", "error": str(error)}
+        traceback.print_exc()
+        subprocess.run(["pkill", "-KILL", "-x", "counter"], check=False)
+        subprocess.run(["pkill", "-KILL", "-x", "managed"], check=False)
+        lab.clean()
+    (output / f"{scenario.__name__}.json").write_text(json.dumps(record, indent=2) + "\n")
+    print(
+        f"{record['outcome']:8}{time.monotonic() - begin:7.1f} s  {scenario.__name__}", flush=True
+    )
+    print(json.dumps(record.get("figures"))[:3000], flush=True)
+    return record["outcome"] != "failed"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--images", type=Path, default=Path("/dev/shm/gpusnap-evidence"))
+    parser.add_argument("--cuda-plugin", type=Path)
+    parser.add_argument("--only", action="append", default=[], metavar="SCENARIO")
+    arguments = parser.parse_args()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    arguments.images.mkdir(parents=True, exist_ok=True)
+    lab = Lab(arguments.images, arguments.cuda_plugin)
+    chosen = [each for each in SCENARIOS if not arguments.only or each.__name__ in arguments.only]
+    passed = [run(scenario, lab, arguments.output) for scenario in chosen]
+    return 0 if all(passed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""GPT-2-shaped training with Adam, deterministic: ``train.py LOG STEPS LAYERS WIDTH``.
+
+Appends ``step loss`` for every step, then ``done``. Set CUBLAS_WORKSPACE_CONFIG=:4096:8.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+VOCABULARY, CONTEXT, BATCH = 50257, 128, 4
+
+
+def batch(step: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(step)
+    return torch.randint(0, VOCABULARY, (BATCH, CONTEXT), generator=generator).cuda()
+
+
+def main() -> None:
+    log, steps, layers, width = Path(sys.argv[1]), *map(int, sys.argv[2:])
+    torch.manual_seed(0)
+    torch.use_deterministic_algorithms(True)
+    shape = GPT2Config(
+        n_layer=layers, n_embd=width, n_head=width // 64, n_positions=256, use_cache=False
+    )
+    model = GPT2LMHeadModel(shape).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    with log.open("a", buffering=1) as file:
+        for step in range(steps):
+            tokens = batch(step)
+            loss = model(tokens, labels=tokens).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            file.write(f"{step} {loss.item():.9f}\n")
+        file.write("done\n")
+
+
+if __name__ == "__main__":
+    main()

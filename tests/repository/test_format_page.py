@@ -1,0 +1,138 @@
+"""The format's page says all, and what it says is true."""
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpusnap.criu import Criu, DumpRequest, Session, search_criu
+from gpusnap.repository import (
+    FileDigest,
+    Host,
+    Manifest,
+    PhaseTime,
+    Repository,
+    SavedOptions,
+    Snapshot,
+)
+from gpusnap.repository.config import Config
+from gpusnap.repository.layout import MANIFEST_DIGEST, RESERVED_NAMES
+from gpusnap.types import Device, DeviceImage, DeviceUse, Finding, Process, ProcessId, Region
+from tests.repository.samples import manifest, silent, take
+
+PAGE = (Path(__file__).parents[2] / "docs/reference/snapshot-format.md").read_text()
+STRUCTS = (
+    Config,
+    Device,
+    DeviceImage,
+    DeviceUse,
+    FileDigest,
+    Finding,
+    Host,
+    Manifest,
+    PhaseTime,
+    Process,
+    ProcessId,
+    Region,
+    SavedOptions,
+)
+
+
+@pytest.mark.parametrize("struct", STRUCTS)
+def test_every_field_is_explained(struct: type[msgspec.Struct]) -> None:
+    rows = "\n".join(line for line in PAGE.splitlines() if line.startswith("|"))
+    missing = {field.name for field in msgspec.structs.fields(struct)} - {
+        *re.findall(r"`(\w+)`", rows)
+    }
+    assert missing == set()
+
+
+def test_reserved_names_are_told() -> None:
+    assert all(f"`{name}`" in PAGE for name in RESERVED_NAMES)
+
+
+def check_by_hand(snapshot: Snapshot) -> subprocess.CompletedProcess[str]:
+    command = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)[0]
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=snapshot.path,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_checking_by_hand(repository: Repository) -> None:
+    snapshot = take(repository, "a")
+    done = check_by_hand(snapshot)
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        f"{path}: OK"
+        for path in ("manifest.json", *(file.path for file in snapshot.manifest.files))
+    ]
+    (snapshot.path / "criu/core-7.img").write_bytes(b"Registers")
+    assert check_by_hand(snapshot).returncode != 0
+
+
+def test_the_digest_file(repository: Repository) -> None:
+    data = (take(repository, "a").path / MANIFEST_DIGEST).read_bytes()
+    assert re.fullmatch(rb"[0-9a-f]{64}  manifest\.json\n", data)
+    assert len(data) == 80
+
+
+@pytest.fixture
+def criu(root: None) -> Criu:
+    found = search_criu().criu
+    if found is None:
+        pytest.skip("No CRIU here: gpusnap setup-criu")
+    return found
+
+
+@pytest.fixture
+def sleeping() -> Iterator[int]:
+    closed = subprocess.DEVNULL
+    command = ["sleep", "100"]
+    with subprocess.Popen(
+        command, start_new_session=True, stdin=closed, stdout=closed, stderr=closed
+    ) as process:
+        time.sleep(0.1)  # until it is sleep that runs, not its loader
+        yield process.pid
+        process.kill()
+
+
+@pytest.fixture
+def dumped(repository: Repository, criu: Criu, sleeping: int) -> Snapshot:
+    with repository.prepare("a") as draft, Session(criu) as session:
+        request = DumpRequest(
+            pid=sleeping,
+            images=draft.images,
+            work=draft.work,
+            leave_running=True,
+            timeout_us=30_000_000,
+        )
+        session.dump(request, lambda _script, _pid: True)
+        return draft.publish(manifest("a", draft.digest(silent)))
+
+
+def words(path: Path) -> list[int]:
+    data = path.read_bytes()[:12]
+    return [int.from_bytes(data[at : at + 4], "little") for at in range(0, 12, 4)]
+
+
+def test_the_images_of_a_real_dump(dumped: Snapshot) -> None:
+    assert check_by_hand(dumped).returncode == 0
+    kinds = dict(re.findall(r"(\w+) (0x[0-9a-f]{8})", PAGE))
+    common = re.findall(r"0 to 3 \| (0x[0-9a-f]{8})", PAGE)[0]
+    assert words(dumped.images / "inventory.img")[0] == int(kinds.pop("inventory"), 16)
+    for kind, magic in kinds.items():
+        (image, *_) = sorted(dumped.images.glob(f"{kind}*.img"))
+        first, second, length = words(image)
+        assert (first, second) == (int(common, 16), int(magic, 16))
+        assert 0 < length <= image.stat().st_size - 12
+    pages = (dumped.images / "pages-1.img").stat().st_size
+    assert pages > 0
+    assert pages % 4096 == 0
