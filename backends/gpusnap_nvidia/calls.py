@@ -77,6 +77,8 @@ def _failure(method: str, pid: int, error: GpusnapError) -> GpusnapError:
     """The error of one process's call, in terms of that process."""
     if isinstance(error, DeadlineError):
         return DeadlineError(f"{error.text} for process {pid}", cure=error.cure)
+    if isinstance(error, WorkerError) and error.kind == "LockedTooLate":
+        return DeadlineError(error.text)
     if isinstance(error, WorkerDied):
         return DeviceError(f"{error.text} during the {method} of process {pid}", pid=pid)
     if isinstance(error, WorkerError) and error.kind == "CudaError":

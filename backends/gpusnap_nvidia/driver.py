@@ -5,7 +5,9 @@ Every method takes and returns what JSON can hold. Failures travel as the except
 driver's own codes; :mod:`gpusnap_nvidia.calls` turns them into sentences on the other side.
 """
 
+import os
 import threading
+import time
 from typing import Any
 
 from gpusnap.types import Device, DeviceState
@@ -28,12 +30,18 @@ class UnknownState(Exception):
     """The driver named a state that this gpusnap does not know."""
 
 
+class LockedTooLate(Exception):
+    """The driver took so long for a lock that it was given up."""
+
+
 def uuid_bytes(uuid: str) -> bytes:
     """The 16 bytes of a device's name as NVML writes it, ``GPU-8-4-4-4-12``."""
     return bytes.fromhex(uuid.removeprefix("GPU-").replace("-", ""))
 
 
 def _open_cuda() -> Libcuda:
+    # What gpusnap's own user may see must not hide the devices of the processes.
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     cuda = Libcuda()
     missing = cuda.missing()
     if missing:
@@ -97,11 +105,22 @@ class Driver:
             return None
         return int(thread[0])
 
-    def lock(self, pid: int, timeout_ms: int) -> None:
-        """Stop a process's device work; 0 milliseconds would wait for ever."""
+    def lock(self, pid: int, timeout_ms: int, within_ms: int) -> None:
+        """Stop a process's device work.
+
+        Args:
+            pid: The process.
+            timeout_ms: How long the driver waits for work under way; 0 would be for ever.
+            within_ms: After this time nobody waits for the answer any more: a lock that comes
+                later is taken back here, for nobody else would.
+        """
         arguments: Any = ffi.new("CUcheckpointLockArgs *")
         arguments.timeoutMs = timeout_ms
+        end = time.monotonic() + within_ms / 1000
         self._cuda.call("cuCheckpointProcessLock", pid, arguments)
+        if time.monotonic() > end:
+            self.unlock(pid)
+            raise LockedTooLate(f"The lock of process {pid} came too late and was taken back")
 
     def checkpoint(self, pid: int) -> None:
         """Move a locked process's device state into its own host memory."""

@@ -71,10 +71,10 @@ class Libcuda:
         path = os.environ.get(LIBRARY_VARIABLE) or "libcuda.so.1"
         self._functions: dict[str, _Pointer] = {}
         self._c = cast("_Pointer", ffi.dlopen(None))
+        error = self._c.dlerror  # now: looking it up later would clear what it has to tell
         self._handle: _Pointer = self._c.dlopen(os.fsencode(path), _RTLD_NOW)
         if not self._handle:
-            reason = ffi.string(self._c.dlerror())
-            raise LibcudaMissing(reason.decode() if isinstance(reason, bytes) else reason)
+            raise LibcudaMissing(cast("bytes", ffi.string(error())).decode())
 
     def call(self, name: str, *arguments: object) -> None:
         """Call a function.

@@ -42,8 +42,10 @@ def lock(calls: Calls, pids: tuple[int, ...], timeout_us: int) -> dict[int, Devi
 
 def _try(calls: Calls, pids: tuple[int, ...], timeout_us: int) -> dict[int, GpusnapError]:
     timeout_ms = max(1, timeout_us // 1000)  # 0 would wait for ever
-    deadline_us = timeout_us + calls.deadlines.answer_us
-    return calls.each("lock", pids, deadline_us, timeout_ms=timeout_ms)
+    within_us = timeout_us + calls.deadlines.answer_us
+    # We wait longer than the worker does, so that it knows of every lock that we gave up.
+    deadline_us = within_us + calls.deadlines.answer_us
+    return calls.each("lock", pids, deadline_us, timeout_ms=timeout_ms, within_ms=within_us // 1000)
 
 
 def _timed_out(error: GpusnapError) -> bool:

@@ -24,7 +24,6 @@ typedef CUresult (*PFN_cuGetProcAddress_v12000)(const char *symbol, void **pfn, 
 typedef CUresult (*PFN_cuInit_v2000)(unsigned int flags);
 typedef CUresult (*PFN_cuDriverGetVersion_v2020)(int *driverVersion);
 typedef CUresult (*PFN_cuGetErrorName_v6000)(CUresult error, const char **name);
-typedef CUresult (*PFN_cuGetErrorString_v6000)(CUresult error, const char **text);
 
 /* Checkpoints: driver 570 and newer. Every argument struct is 64 bytes, unused ones zero. */
 

@@ -21,13 +21,17 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Turns the first signal into :class:`Interrupted`; later ones, or one in a rollback, wait.
+    """Turns the first signal into :class:`Interrupted`, at a point where that does no harm.
 
-    It is a plugin too: by the events it learns of a rollback, which nothing may cut short.
+    It is a plugin too: events tell it when. A rollback is never cut short. A driver's call
+    cannot be called back and would take effect after a rollback: it is waited for. Where the
+    devices are being given back, going on is the rollback.
     """
 
     def __init__(self) -> None:
         self._deaf = False
+        self._held_back = False
+        self._pending: int | None = None
         self._rolling_back = False
         self._rolled_back = False
 
@@ -47,17 +51,32 @@ class Interrupts:
         if self._deaf:
             return
         self._deaf = True
-        raise Interrupted(number)
+        self._pending = number
+        if not self._held_back:
+            self._unwind()
+
+    def _unwind(self) -> None:
+        if self._pending is not None:
+            number, self._pending = self._pending, None
+            raise Interrupted(number)
 
     @hookimpl
     def gpusnap_event(self, event: Event) -> None:
-        """Note when a rollback begins and ends."""
+        """Learn where the operation is."""
         match event:
             case PhaseStarted(phase=Phase.ROLLBACK):
-                self._deaf = True
-                self._rolling_back = True
+                self._deaf = self._rolling_back = True
+                self._pending = None
             case PhaseFinished(phase=Phase.ROLLBACK):
                 self._rolled_back = True
+            case PhaseStarted(phase=Phase.RESTORE | Phase.UNLOCK):
+                self._held_back = True
+            case PhaseStarted(phase=phase):
+                self._unwind()
+                self._held_back = phase in {Phase.LOCK, Phase.CHECKPOINT}
+            case PhaseFinished(phase=Phase.LOCK | Phase.CHECKPOINT):
+                self._held_back = False
+                self._unwind()
 
     def failure(self, number: int) -> Failure:
         """The last line after a signal."""

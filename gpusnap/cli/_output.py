@@ -18,7 +18,7 @@ from gpusnap.errors import GpusnapError
 from gpusnap.types import Finding
 
 _UNWRAPPED = 10_000
-"""Columns where no terminal sets a limit: a program that reads a table wants whole cells."""
+"""Columns where nothing is folded: whoever reads or copies from a table wants whole cells."""
 
 
 class ReaderGoneError(Exception):
@@ -72,13 +72,19 @@ def _write_error(text: str) -> None:
         sys.stderr.flush()
 
 
-def _rendered(table: Table) -> str:
-    stream = sys.stdout or io.StringIO()
-    width = None if stream.isatty() else _UNWRAPPED
-    console = Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
-    with console.capture() as captured:
-        console.print(table)
-    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+def _rendered(table: Table, *, fold: bool) -> str:
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    page = io.StringIO()
+    console = Console(
+        file=page,
+        force_terminal=terminal,
+        width=None if terminal and fold else _UNWRAPPED,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+    console.print(table)
+    return "".join(f"{line.rstrip()}\n" for line in page.getvalue().splitlines())
 
 
 def _finding_lines(findings: Iterable[Finding]) -> Iterator[str]:
@@ -112,8 +118,16 @@ class Output:
         width = max((len(name) for name, _ in found), default=0)
         _write_out("".join(f"{name:<{width}}  {value}\n" for name, value in found))
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Print rows under a heading; a column whose name starts with ``>`` is set right."""
+    def table(
+        self, columns: Sequence[str], rows: Iterable[Sequence[str]], *, fold: bool = False
+    ) -> None:
+        """Print rows under a heading.
+
+        Args:
+            columns: Their names; one that starts with ``>`` is set right.
+            rows: A cell for each column.
+            fold: Whether long cells are folded on a terminal; names are better left whole.
+        """
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for column in columns:
             right = column.startswith(">")
@@ -122,7 +136,7 @@ class Output:
             )
         for row in rows:
             table.add_row(*map(plain, row))
-        _write_out(_rendered(table))
+        _write_out(_rendered(table, fold=fold))
 
     def note(self, text: str) -> None:
         """Tell a person something that is no part of the answer; machines do not hear it."""

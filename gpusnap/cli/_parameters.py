@@ -15,11 +15,14 @@ _MICROSECONDS = {
 }
 _LONGEST_US = 30 * 24 * _MICROSECONDS["h"]
 _LARGEST_PID = 2**31 - 1
+_SHOWN = 60
+"""Characters of a refused value that are shown."""
 
 
-def _refuse(text: str) -> click.BadParameter:
+def _refused(value: str, why: str) -> click.BadParameter:
     # Click itself adds which argument or option is meant.
-    return click.BadParameter(text)
+    shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}..."
+    return click.BadParameter(f"'{shown}' {why}")
 
 
 def parse_pid(value: str) -> int:
@@ -30,7 +33,7 @@ def parse_pid(value: str) -> int:
     """
     digits = value.isascii() and value.isdigit() and len(value) <= len(str(_LARGEST_PID))
     if not digits or int(value) > _LARGEST_PID:
-        raise _refuse(f"'{value}' is not a PID, which is a whole number")
+        raise _refused(value, "is not a PID, which is a whole number")
     return int(value)
 
 
@@ -42,15 +45,15 @@ def parse_duration(value: str) -> int:
     """
     match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([^\W\d_]*)", value, re.ASCII)
     if match is None:
-        raise _refuse(f"'{value}' is not a duration such as 10s, 500ms or 2m")
+        raise _refused(value, "is not a duration such as 10s, 500ms or 2m")
     number, unit = match.groups()
     factor = _MICROSECONDS.get(unit or "s")
     if factor is None:
         known = ", ".join(_MICROSECONDS)
-        raise _refuse(f"'{value}' has the unknown unit '{unit}' (known: {known})")
+        raise _refused(value, f"has the unknown unit '{unit}' (known: {known})")
     microseconds = round(float(number) * factor)
     if not 0 < microseconds <= _LONGEST_US:
-        raise _refuse(f"'{value}' is not between one microsecond and 30 days")
+        raise _refused(value, "is not between one microsecond and 30 days")
     return microseconds
 
 
@@ -61,11 +64,11 @@ def parse_folder(value: str) -> Path:
         click.BadParameter: It is no path.
     """
     if not value or "\0" in value:
-        raise _refuse(f"'{value}' is not a path")
+        raise _refused(value, "is not a path")
     try:
         return Path(value).expanduser()
     except RuntimeError:
-        raise _refuse(f"'{value}' names the home folder of nobody known") from None
+        raise _refused(value, "names the home folder of nobody known") from None
 
 
 def pid(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:

@@ -1,5 +1,6 @@
 """The progress display of a terminal: a plugin that listens to events like any other."""
 
+import os
 import sys
 from typing import Self
 
@@ -30,8 +31,14 @@ _WORDS = {
 
 def on_terminal() -> bool:
     """Whether there is someone to show progress to."""
-    # Rich takes FORCE_COLOR for a terminal, which a log file with colours is not.
-    return sys.stderr is not None and sys.stderr.isatty() and not Console().is_dumb_terminal
+    # Rich would take FORCE_COLOR for a terminal, which a log file with colours is not.
+    dumb = os.environ.get("TERM", "") in {"", "dumb", "unknown"}
+    return sys.stderr is not None and sys.stderr.isatty() and not dumb
+
+
+def _seconds(task: Task) -> float:
+    """How long a step has taken, or took."""
+    return (task.finished_time if task.finished else task.elapsed) or 0.0
 
 
 class _Amount(ProgressColumn):
@@ -40,16 +47,15 @@ class _Amount(ProgressColumn):
     def render(self, task: Task) -> Text:
         if not task.fields["moves_bytes"]:
             return Text()
-        speed = task.finished_speed or task.speed or 0.0
-        return Text(f"{size(int(task.completed))} at {speed / 1e9:.2f} GB/s")
+        speed = task.completed / took if (took := _seconds(task)) else 0.0
+        return Text(f"{size(int(task.completed))} at {speed / 1e9:.3g} GB/s")
 
 
 class _Elapsed(ProgressColumn):
     """How long a step has taken."""
 
     def render(self, task: Task) -> Text:
-        took = task.finished_time if task.finished else task.elapsed
-        return Text(duration(round((took or 0.0) * 1e6)))
+        return Text(duration(round(_seconds(task) * 1e6)))
 
 
 class _FrozenTime(ProgressColumn):

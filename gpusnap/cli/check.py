@@ -45,7 +45,7 @@ def _row(finding: Finding) -> tuple[str, ...]:
 
 def _show(report: CheckReport, output: Output) -> None:
     if report.findings:
-        output.table(_COLUMNS, map(_row, report.findings))
+        output.table(_COLUMNS, map(_row, report.findings), fold=True)
     for row in report.backends:
         output.say(_sentence(row))
     if not any(row.probe.usable for row in report.backends):

@@ -19,8 +19,18 @@ from gpusnap.errors import DeadlineError, GpusnapError, IntegrityError, NotFound
 APT_SECONDS = 900
 KEY_FOLDER = Path("/usr/share/keyrings")
 DEBIAN_NAMES = frozenset(
-    ("buster", "bullseye", "bookworm", "trixie", "forky", "sid")
-    + ("oldstable", "stable", "testing", "unstable")
+    {
+        "bookworm",
+        "bullseye",
+        "buster",
+        "forky",
+        "oldstable",
+        "sid",
+        "stable",
+        "testing",
+        "trixie",
+        "unstable",
+    }
 )
 """Suites of Debian's own archive; other vendors' suites bear other names or components."""
 
@@ -96,7 +106,7 @@ def _stanza_entries(text: str) -> Iterator[_Entry]:
             continue
         for uri in fields.get("uris", "").split():
             yield _Entry(
-                mirror=Mirror(uri=uri, signed_by=fields.get("signed-by", "").strip("\n")),
+                mirror=Mirror(uri=uri, signed_by=fields.get("signed-by", "").rstrip()),
                 suites=tuple(fields.get("suites", "").split()),
                 components=tuple(fields.get("components", "").split()),
             )
@@ -227,6 +237,8 @@ def _configuration(folder: Path) -> str:
         'Acquire::AllowWeakRepositories "0";',
         'Acquire::AllowDowngradeToInsecureRepositories "0";',
         'Acquire::Languages "none";',
+        # The default of three, each later than the one before, is long to a person who waits
+        'Acquire::Retries "1";',
     ]
     return "\n".join(lines) + "\n"
 

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from gpusnap.criu import images_pb2
 from gpusnap.errors import IntegrityError
@@ -33,10 +33,8 @@ def inventory_plugins(images: Path) -> tuple[str, ...]:
     messages = _read(path, INVENTORY_MAGIC)
     if len(messages) != 1:
         raise IntegrityError(f"{path} is damaged: it holds {len(messages)} entries, not one")
-    try:
-        inventory = images_pb2.Inventory.FromString(messages[0])
-    except DecodeError as error:
-        raise IntegrityError(f"{path} is damaged: its entry cannot be decoded") from error
+    inventory = images_pb2.Inventory()
+    _decode(inventory, messages[0], path)
     return tuple(inventory.plugins_entry.plugins)
 
 
@@ -50,11 +48,22 @@ def tree_pids(images: Path) -> tuple[int, ...]:
         IntegrityError: The list is missing or damaged.
     """
     path = images / TREE
-    messages = _read(path, COMMON_MAGIC + TREE_MAGIC)
+    pids = []
+    for message in _read(path, COMMON_MAGIC + TREE_MAGIC):
+        entry = images_pb2.TreeEntry()
+        _decode(entry, message, path)
+        pids.append(entry.pid)
+    return tuple(pids)
+
+
+def _decode(entry: Message, data: bytes, path: Path) -> None:
+    """Fill ``entry``, whose required parts must all be there: not every decoder asks for them."""
     try:
-        return tuple(images_pb2.TreeEntry.FromString(message).pid for message in messages)
+        entry.ParseFromString(data)
     except DecodeError as error:
         raise IntegrityError(f"{path} is damaged: an entry cannot be decoded") from error
+    if not entry.IsInitialized():
+        raise IntegrityError(f"{path} is damaged: an entry lacks a part")
 
 
 def _read(path: Path, magic: bytes) -> tuple[bytes, ...]:

@@ -26,15 +26,32 @@ def end_session(session: int) -> None:
     _end([process for process in _processes() if _session(process.pid) == session])
 
 
-def end_tree(pids: Iterable[int], since: ProcessId) -> None:
-    """End those of ``pids`` that CRIU has made.
+class Tree:
+    """The processes that a restore is to bring back.
 
     Args:
-        pids: The processes a restore was to bring back.
-        since: That CRIU: what is older than it was there before and is left alone.
+        pids: Their numbers. Whoever has one of them now was there before and is left alone.
     """
-    found = [each for pid in pids if (each := identity(pid)) is not None]
-    _end([each for each in found if each.start_ticks >= since.start_ticks])
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._pids = tuple(pids)
+        self._before = frozenset(self._present())
+
+    def end(self) -> None:
+        """End those that have come up since."""
+        _end(self._made())
+
+    def wait_gone(self) -> None:
+        """Wait for those that CRIU has made and killed."""
+        _wait_gone(self._made())
+
+    def _made(self) -> list[ProcessId]:
+        return [each for each in self._present() if each not in self._before]
+
+    def _present(self) -> Iterator[ProcessId]:
+        for pid in self._pids:
+            if (found := identity(pid)) is not None:
+                yield found
 
 
 def _processes() -> Iterator[ProcessId]:
@@ -53,6 +70,10 @@ def _session(pid: int) -> int | None:
 def _end(processes: list[ProcessId]) -> None:
     for process in processes:
         _kill(process)
+    _wait_gone(processes)
+
+
+def _wait_gone(processes: list[ProcessId]) -> None:
     deadline = time.monotonic() + END_SECONDS
     while any(alive(each) for each in processes) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -2,7 +2,6 @@
 
 import os
 import select
-import signal
 import socket
 import subprocess
 import tempfile
@@ -18,8 +17,6 @@ from gpusnap.criu import rpc_pb2
 from gpusnap.criu.find import Criu
 from gpusnap.criu.request import NO_PLUGINS, CriuRequest, DumpRequest, global_arguments
 from gpusnap.errors import CriuError
-from gpusnap.target import identity
-from gpusnap.types import ProcessId
 
 MESSAGE_BYTES = 1 << 16
 """CRIU's messages are a few hundred bytes."""
@@ -39,6 +36,7 @@ class Service:
 
     def __init__(self, criu: Criu, request: CriuRequest) -> None:
         self._dumps = isinstance(request, DumpRequest)
+        self._leads_session = not request.shell_job
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the service
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -49,7 +47,6 @@ class Service:
                 raise
         # It cannot be gone already: it stays a zombie until it is waited for
         self._pidfd = os.pidfd_open(self._process.pid)
-        self._identity = identity(self._process.pid) or ProcessId(self._process.pid, 0)
 
     def _spawn(self, criu: Criu, request: CriuRequest, peer: int) -> subprocess.Popen[bytes]:
         (request.work / NO_PLUGINS).mkdir(exist_ok=True)
@@ -61,15 +58,15 @@ class Service:
                 stdout=self._output,
                 stderr=self._output,
                 env=_environment(request),
-                start_new_session=not request.shell_job,
+                start_new_session=self._leads_session,
             )
         except OSError as error:
             raise CriuError(f"CRIU cannot be started: {error}") from error
 
     @property
-    def identity(self) -> ProcessId:
-        """The process, also after it has ended."""
-        return self._identity
+    def leads_session(self) -> bool:
+        """Whether the processes of its session are all its own."""
+        return self._leads_session
 
     @property
     def pid(self) -> int:
@@ -131,10 +128,10 @@ class Service:
         self._socket.close()
         if self._dumps and self.wait(UNDO_SECONDS) is not None:
             return
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if self._process.poll() is None:
-                self._process.send_signal(number)
-                self.wait(GRACE_SECONDS)
+        if self._process.poll() is None:
+            # CRIU does no more at a SIGTERM
+            self._process.kill()
+            self._process.wait()
 
     def __enter__(self) -> Self:
         return self
@@ -176,9 +173,12 @@ def _decode(data: bytes, flags: int) -> rpc_pb2.Response:
     if flags & socket.MSG_TRUNC:
         raise CriuError("CRIU sent a message that is too long")
     try:
-        return rpc_pb2.Response.FromString(data)
+        response = rpc_pb2.Response.FromString(data)
     except DecodeError as error:
         raise CriuError("CRIU sent a message that is not of its protocol") from error
+    if not response.IsInitialized():
+        raise CriuError("CRIU sent a message that lacks a part")
+    return response
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Self
 from gpusnap.criu import rpc_pb2
 from gpusnap.criu.find import Criu
 from gpusnap.criu.images import tree_pids
-from gpusnap.criu.leftovers import end_session, end_tree
+from gpusnap.criu.leftovers import Tree, end_session
 from gpusnap.criu.log import explain_failure
 from gpusnap.criu.request import CriuRequest, DumpRequest, RestoreRequest, log_path, rpc_options
 from gpusnap.criu.service import GRACE_SECONDS, Service, open_folder
@@ -96,6 +96,7 @@ class Session:
     def _carry_out(
         self, kind: rpc_pb2.RequestType, request: CriuRequest, notify: Notify
     ) -> rpc_pb2.Response:
+        tree = _tree_of(request)
         with (
             open_folder(request.images) as images,
             open_folder(request.work) as work,
@@ -110,19 +111,28 @@ class Session:
                 return conversation.run()
             except BaseException:
                 self._service.stop()
-                _clean_up(self._service, request, conversation.outcome)
+                _clean_up(self._service, tree, conversation.outcome)
                 raise
 
 
-def _clean_up(service: Service, request: CriuRequest, outcome: rpc_pb2.Response | None) -> None:
+def _tree_of(request: CriuRequest) -> Tree:
+    if isinstance(request, DumpRequest):
+        return Tree(())
+    # An unreadable list leaves no way to know them; CRIU cannot read it either
+    with suppress(IntegrityError):
+        return Tree(tree_pids(request.images))
+    return Tree(())
+
+
+def _clean_up(service: Service, tree: Tree, outcome: rpc_pb2.Response | None) -> None:
     """End what CRIU left behind, where it could not do so itself."""
-    if outcome is None and not request.shell_job:
+    if outcome is not None and not outcome.success:
+        # CRIU answers before the tree that it has killed is gone
+        tree.wait_gone()
+        return
+    if outcome is None and service.leads_session:
         end_session(service.pid)
-    undone = outcome is not None and not outcome.success
-    if isinstance(request, RestoreRequest) and not undone:
-        # An unreadable list leaves no way to know them; CRIU could not read it either
-        with suppress(IntegrityError):
-            end_tree(tree_pids(request.images), since=service.identity)
+    tree.end()
 
 
 class _Conversation:

@@ -46,10 +46,6 @@ class FileDigest(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"{self.path!r} is not a path inside a snapshot")
 
 
-class StoppedError(Exception):
-    """Another thread failed, so this one need not go on."""
-
-
 class Meter:
     """Adds up the bytes of several threads, reports them one call at a time, and stops them."""
 
@@ -57,25 +53,25 @@ class Meter:
         self._total = total
         self._progress = progress
         self._done = 0
-        self._stopped = False
+        self._error: BaseException | None = None
         self._lock = threading.Lock()
 
     def advance(self, count: int) -> None:
-        """Count bytes.
-
-        Raises:
-            StoppedError: :meth:`stop` was called.
-        """
+        """Count bytes; raises what stopped the work, in every thread."""
         with self._lock:
-            if self._stopped:
-                raise StoppedError
+            if self._error is not None:
+                raise self._error
             self._done += count
-            self._progress(self._done, self._total)
+            try:
+                self._progress(self._done, self._total)
+            except BaseException as error:
+                self._error = error
+                raise
 
-    def stop(self) -> None:
-        """Make every later :meth:`advance` raise."""
+    def stop(self, error: BaseException) -> None:
+        """Have every later :meth:`advance` raise an error."""
         with self._lock:
-            self._stopped = True
+            self._error = error
 
 
 def _sum_and_read(view: memoryview, crc: int, file: FileIO, buffer: bytearray) -> tuple[int, int]:
@@ -133,8 +129,8 @@ def digest_files(
         sums = {entry.path: pool.submit(_attempt, root, entry, meter.advance) for entry in files}
         try:
             return {path: future.result() for path, future in sums.items()}
-        except BaseException:
+        except BaseException as error:
             # An interrupt must not wait until gigabytes have been read.
-            meter.stop()
+            meter.stop(error)
             pool.shutdown(wait=False, cancel_futures=True)
             raise

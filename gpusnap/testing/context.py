@@ -36,6 +36,7 @@ class Context:
         self.saved: dict[int, mmap.mmap] = {}
         self.guard = Guard()
         self._keep_in_children = keep_in_children
+        self._closed = False
         self._numbers = itertools.count(1)
         self._name = Path("/proc/self/comm").read_text(errors="replace").rstrip("\n")
 
@@ -143,8 +144,9 @@ class Context:
         if known or not self.devices or not self._machine_exists():
             return
         with self.condition:
-            self.renew_owner()
-            self.register()
+            if not self._closed:
+                self.renew_owner()
+                self.register()
 
     def _machine_exists(self) -> bool:
         return (self.machine.path / "devices.json").exists()
@@ -181,5 +183,7 @@ class Context:
 
     def close(self) -> None:
         """At exit: give everything back. A forked child has nothing to give."""
-        if own_identity() == self.owner:
-            self.machine.release(self.owner)
+        with self.condition:
+            self._closed = True  # the driver thread still runs, and must not register again
+            if own_identity() == self.owner:
+                self.machine.release(self.owner)

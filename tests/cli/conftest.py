@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -97,3 +99,42 @@ def zombie() -> Iterator[int]:
         time.sleep(0.001)
     yield pid
     os.waitpid(pid, 0)
+
+
+@pytest.fixture
+def sleeper() -> Iterator[int]:
+    """A process of its own session that does nothing."""
+    with subprocess.Popen(
+        ["sleep", "600"],
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        yield process.pid
+        process.kill()
+
+
+_TRACER = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+PTRACE_SEIZE = 0x4206
+if libc.ptrace(PTRACE_SEIZE, int(sys.argv[1]), None, None):
+    raise OSError(ctypes.get_errno(), "ptrace")
+print("traced", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def traced(root: None, sleeper: int) -> Iterator[int]:
+    """A process under a debugger."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _TRACER, str(sleeper)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as tracer:
+        assert tracer.stdout is not None
+        assert tracer.stdout.readline() == b"traced\n"
+        yield sleeper
+        tracer.kill()

@@ -67,7 +67,9 @@ def test_suspend_and_resume(site: Site) -> None:
 
 
 def used_memory(site: Site) -> int:
-    devices = json.loads(site.gpusnap("devices", "--backend", "simulated", "--json").stdout)["devices"]
+    devices = json.loads(site.gpusnap("devices", "--backend", "simulated", "--json").stdout)[
+        "devices"
+    ]
     return sum(device["memory_total"] - device["memory_free"] for device in devices)
 
 

@@ -1,11 +1,11 @@
 """Checkpoints real GPU programs by gpusnap and by plain CRIU, and writes down what came of it.
 
-    python tests/gpu/evidence.py --output FOLDER [--images FOLDER] [--cuda-plugin FOLDER]
+    python tests/gpu/evidence.py --output FILE [--images FOLDER] [--cuda-plugin FOLDER]
 
 Needs root, one NVIDIA GPU with a driver from 570 on, nvcc, PyTorch with transformers, and a
 CRIU that gpusnap finds. ``--cuda-plugin`` names a folder with CRIU's ``cuda_plugin.so`` and the
 ``cuda-checkpoint`` program; without it the comparison with plain CRIU is skipped and said so.
-Writes ``FOLDER/SCENARIO.json`` each, prints a table, and exits with 1 if a scenario failed.
+Writes one JSON file, anew after every scenario, and exits with 1 if a scenario failed.
 """
 
 import argparse
@@ -381,14 +381,9 @@ def machine() -> Figures:
     }
 
 
-def run(scenario: Callable[[Lab], Figures], lab: Lab, output: Path) -> bool:
+def run(scenario: Callable[[Lab], Figures], lab: Lab) -> Figures:
     begin = time.monotonic()
-    record: Figures = {
-        "scenario": scenario.__name__,
-        "about": scenario.__doc__,
-        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
-    }
+    record: Figures = {"scenario": scenario.__name__, "about": scenario.__doc__}
     try:
         if scenario in NEED_PLUGIN and lab.plugin is None:
             record |= {"outcome": "skipped", "reason": "no --cuda-plugin was named"}
@@ -400,12 +395,11 @@ def run(scenario: Callable[[Lab], Figures], lab: Lab, output: Path) -> bool:
         subprocess.run(["pkill", "-KILL", "-x", "counter"], check=False)
         subprocess.run(["pkill", "-KILL", "-x", "managed"], check=False)
         lab.clean()
-    (output / f"{scenario.__name__}.json").write_text(json.dumps(record, indent=2) + "\n")
     print(
         f"{record['outcome']:8}{time.monotonic() - begin:7.1f} s  {scenario.__name__}", flush=True
     )
     print(json.dumps(record.get("figures"))[:3000], flush=True)
-    return record["outcome"] != "failed"
+    return record
 
 
 def main() -> int:
@@ -415,12 +409,17 @@ def main() -> int:
     parser.add_argument("--cuda-plugin", type=Path)
     parser.add_argument("--only", action="append", default=[], metavar="SCENARIO")
     arguments = parser.parse_args()
-    arguments.output.mkdir(parents=True, exist_ok=True)
     arguments.images.mkdir(parents=True, exist_ok=True)
     lab = Lab(arguments.images, arguments.cuda_plugin)
     chosen = [each for each in SCENARIOS if not arguments.only or each.__name__ in arguments.only]
-    passed = [run(scenario, lab, arguments.output) for scenario in chosen]
-    return 0 if all(passed) else 1
+    date = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+    evidence: Figures = {"date": date, "machine": machine()}
+    records: list[Figures] = []
+    for scenario in chosen:
+        records.append(run(scenario, lab))
+        document = evidence | {"scenarios": records}
+        arguments.output.write_text(json.dumps(document, indent=2) + "\n")
+    return 0 if all(record["outcome"] != "failed" for record in records) else 1
 
 
 if __name__ == "__main__":

@@ -16,20 +16,27 @@ SOURCES = Path(__file__).parent / "simcuda"
 VICTIMS = Path(__file__).with_name("victims.py")
 PATIENCE_S = 30.0
 
-_COMPILE = (
-    "gcc -std=gnu11 -O1 -g -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -D_GNU_SOURCE "
-    "-fvisibility=hidden -fPIC -shared -pthread"
-).split()
-_CUDA_SOURCES = (
-    "control memory api kernels transitions restore_thread checkpoint symbols".split()
-)
+_STRICT = ["-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wstrict-prototypes"]
+_COMPILE = ["gcc", "-std=gnu11", "-O1", "-g", *_STRICT, "-D_GNU_SOURCE"]
+_LINK = ["-fvisibility=hidden", "-fPIC", "-shared", "-pthread"]
+_TARGET = ["memory", "api", "kernels", "transitions", "restore_thread"]
+_CUDA_SOURCES = ["control", *_TARGET, "checkpoint", "symbols"]
 
 
 def build(name: str, sources: list[str], folder: Path, *options: str) -> Path:
     """Compile one of the simulated libraries."""
     library = folder / name
     files = [str(SOURCES / f"{source}.c") for source in sources]
-    command = [*_COMPILE, *options, f"-Wl,-soname,{name}", "-o", str(library), *files, "-ldl"]
+    command = [
+        *_COMPILE,
+        *_LINK,
+        *options,
+        f"-Wl,-soname,{name}",
+        "-o",
+        str(library),
+        *files,
+        "-ldl",
+    ]
     subprocess.run(command, check=True)
     return library
 
@@ -74,6 +81,10 @@ class SimulatedMachine:
     def device_files(self, device: int = 0) -> list[Path]:
         """The allocations on a device."""
         return sorted((self.folder / "simcuda" / f"gpu{device}").glob("*-*"))
+
+    def calls_under_way(self) -> list[Path]:
+        """Driver calls that no target has answered yet."""
+        return list((self.folder / "simcuda" / "mail").glob("*.request"))
 
     def start(self, *command: str) -> "TargetProcess":
         """Run Python with the simulated driver in a session of its own."""
@@ -206,3 +217,7 @@ def becomes_true(condition: Callable[[], bool], timeout_s: float) -> bool:
 def await_true(condition: Callable[[], bool], what: str) -> None:
     """Wait for something that has to happen."""
     assert becomes_true(condition, PATIENCE_S), f"not within {PATIENCE_S:g} s: {what}"
+
+
+def ignore(_done: int, _total: int) -> None:
+    """For calls whose progress is not under test."""

@@ -1,23 +1,24 @@
 """Lock, checkpoint, criu dump, kill, criu restore, restore, unlock: with the real CRIU."""
 
 import os
-from collections.abc import Iterator
+import signal
 from pathlib import Path
 
 import pytest
 
 from gpusnap.criu import DumpRequest, RestoreRequest, Session, search_criu
 from gpusnap.errors import CriuError
+from gpusnap.target import identity
 from gpusnap.types import DeviceMap, DeviceState
 from gpusnap_nvidia import NvidiaBackend
-from tests.nvidia.machine import Program, SimulatedMachine, await_true
+from tests.nvidia.machine import SimulatedMachine, await_true, ignore
 
 LOCK_US = 5_000_000
 CRIU_US = 60_000_000
 
 
 @pytest.fixture
-def criu(root: None, tmp_path: Path) -> Iterator["Criu"]:
+def criu(root: None, tmp_path: Path) -> "Criu":
     found = search_criu().criu
     if found is None:
         pytest.fail("No CRIU that works: run gpusnap setup-criu")
@@ -48,10 +49,59 @@ class Criu:
         return self._session.restore(request, lambda _stage, _pid: True)
 
 
-def ignore(_done: int, _total: int) -> None:
-    """For calls whose progress is not under test."""
+def checkpoint(backend: NvidiaBackend, pid: int) -> None:
+    assert backend.gpusnap_lock((pid,), LOCK_US) == {pid: DeviceState.LOCKED}
+    image = backend.gpusnap_checkpoint((pid,), ignore)
+    assert sum(region.length for region in image.regions) >= 1 << 20
 
 
-def resume(backend: NvidiaBackend, pid: int, devices: DeviceMap) -> None:
-    assert backend.gpusnap_restore((pid,), devices, ignore) == {pid: DeviceState.LOCKED}
+def resume(backend: NvidiaBackend, pid: int) -> None:
+    assert backend.gpusnap_restore((pid,), DeviceMap(), ignore) == {pid: DeviceState.LOCKED}
     assert backend.gpusnap_unlock((pid,)) == {pid: DeviceState.RUNNING}
+
+
+def test_whole_cycle(backend: NvidiaBackend, machine: SimulatedMachine, criu: Criu) -> None:
+    program = machine.start_program(400)
+    pid = program.pid
+    checkpoint(backend, pid)
+    criu.dump(pid)
+    program.process.kill()
+    assert not machine.device_files()
+    assert backend.gpusnap_state((pid,)) == {}
+    lines = program.lines
+    assert lines < 400
+
+    assert criu.restore() == pid
+    try:
+        assert backend.gpusnap_state((pid,)) == {pid: DeviceState.CHECKPOINTED}
+        assert backend.gpusnap_claim(program.target).pids == (pid,)
+        assert program.lines == lines
+        resume(backend, pid)
+        assert program.result() == program.expected
+    finally:
+        kill_restored(pid)
+
+
+def test_a_process_on_the_device_cannot_be_dumped(
+    backend: NvidiaBackend, machine: SimulatedMachine, criu: Criu
+) -> None:
+    program = machine.start_program()
+    with pytest.raises(CriuError):
+        criu.dump(program.pid)
+    assert program.computes()
+    checkpoint(backend, program.pid)
+    criu.dump(program.pid)
+
+
+def test_running_on_after_a_checkpoint(backend: NvidiaBackend, machine: SimulatedMachine) -> None:
+    program = machine.start_program(200)
+    checkpoint(backend, program.pid)
+    assert program.stands_still()
+    resume(backend, program.pid)
+    assert program.result() == program.expected
+
+
+def kill_restored(pid: int) -> None:
+    if identity(pid) is not None:
+        os.kill(pid, signal.SIGKILL)
+    await_true(lambda: identity(pid) is None, "the restored process is gone")

@@ -23,9 +23,7 @@ def test_reference_depends_on_every_step_and_on_memory() -> None:
 
 def test_odd_memory_is_refused(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gpusnap_nvidia.program", str(tmp_path / "log"), "1"]
-    run = subprocess.run(
-        [*command, "--memory=4095"], capture_output=True, text=True, check=False
-    )
+    run = subprocess.run([*command, "--memory=4095"], capture_output=True, text=True, check=False)
     assert run.returncode == 2
     assert "4095 is no positive multiple of 4096" in run.stderr
 

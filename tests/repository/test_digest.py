@@ -1,5 +1,7 @@
 import hashlib
+import itertools
 import os
+import signal
 import zlib
 from pathlib import Path
 
@@ -58,15 +60,33 @@ def test_what_cannot_be_read_is_an_answer(tmp_path: Path) -> None:
     assert isinstance(found["pipe"], OSError)
 
 
-def test_an_interrupt_ends_all_threads_soon(tmp_path: Path) -> None:
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
     for name in "abcd":
-        (tmp_path / name).write_bytes(bytes(8 * STEP))
-    done: list[int] = []
+        (tmp_path / name).touch()
+        os.truncate(tmp_path / name, 256 * STEP)
+    return tmp_path
 
-    def interrupted(count: int, _total: int) -> None:
-        done.append(count)
-        raise KeyboardInterrupt
+
+def test_an_interrupt_ends_all_threads_soon(large: Path) -> None:
+    steps = itertools.count()
+
+    def interrupt(_done: int, _total: int) -> None:
+        if next(steps) == 0:
+            os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        digest_files(tmp_path, scan(tmp_path), interrupted)
-    assert max(done) < 16 * STEP
+        digest_files(large, scan(large), interrupt)
+    assert next(steps) < 200
+
+
+def test_an_error_of_progress_ends_all_threads_soon(large: Path) -> None:
+    steps = itertools.count()
+
+    def fail(_done: int, _total: int) -> None:
+        if next(steps) == 5:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        digest_files(large, scan(large), fail)
+    assert next(steps) == 6

@@ -56,12 +56,17 @@ class Program:
 
     def lives(self) -> bool:
         """True while it runs, as a child of this process or restored, as one of PID 1."""
-        self.process.poll()  # reaps it
+        if self.process.poll() is None:
+            return True
         try:
-            command = Path(f"/proc/{self.pid}/cmdline").read_bytes()
+            return str(self.log).encode() in Path(f"/proc/{self.pid}/cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             return False
-        return str(self.log).encode() in command
+
+    def gone(self) -> bool:
+        """True once its PID is free again."""
+        self.process.poll()  # reaps it; what was restored is reaped by PID 1
+        return not Path(f"/proc/{self.pid}").exists()
 
     def stands_still(self) -> bool:
         """True where no step is done any more."""

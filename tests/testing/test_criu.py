@@ -125,7 +125,7 @@ def test_killed_and_restored_program_has_the_same_result(
         backend.lock(program.pids, SECOND)
         backend.checkpoint(program.pids)
         assert images.dump(program.pid), images.said("dump")
-        await_true(lambda: not program.lives(), "the end")
+        await_true(program.gone, "the end")
         assert backend.processes() == ()
         assert images.restore(), images.said("restore")
         assert backend.state(program.pids) == {program.pid: DeviceState.CHECKPOINTED}
@@ -162,7 +162,7 @@ def test_program_restored_without_its_device_state_is_told(
     try:
         program.compute()
         assert images.dump(program.pid), images.said("dump")
-        await_true(lambda: not program.lives(), "the end")
+        await_true(program.gone, "the end")
         assert images.restore(), images.said("restore")
         assert program.finish().endswith("done lost\n")
     finally:

@@ -18,7 +18,8 @@ EXPORT int cuDriverGetVersion(int *version) {
 EXPORT int cuInit(unsigned int flags) {
     if (flags) return INVALID_VALUE;
     if (control("init-error", 0)) return (int)control("init-error", 0);
-    if (device_count() == 0) return NO_DEVICE;
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    if (device_count() == 0 || (visible && !*visible)) return NO_DEVICE;
     if (initialized()) return SUCCESS;
     int code = devices_open();
     if (code == SUCCESS) code = restore_thread_start();

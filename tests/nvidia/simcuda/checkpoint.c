@@ -37,7 +37,8 @@ static int maps_this_library(int pid) {
     int found = 0;
     snprintf(path, sizeof path, "/proc/%d/maps", pid);
     FILE *maps = fopen(path, "re");
-    while (maps && !found && fgets(line, sizeof line, maps)) found = strstr(line, "libcuda") != NULL;
+    while (maps && !found && fgets(line, sizeof line, maps))
+        found = strstr(line, "libcuda") != NULL;
     if (maps) fclose(maps);
     return found;
 }
@@ -49,9 +50,9 @@ static int deliver(int pid, const struct request *request, struct reply *reply) 
     unsigned int number = atomic_fetch_add(&numbers, 1);
     if (!initialized()) return NOT_INITIALIZED;
     if (!find_restore_thread(pid)) return INVALID_VALUE;
-    in_folder(path, "mail/%d-%llu.%d-%u.request", pid, start, (int)getpid(), number);
+    in_folder(path, "mail/%d.%d-%u.request", pid, (int)getpid(), number);
     if (!write_whole(path, request, sizeof *request)) return OPERATING_SYSTEM;
-    in_folder(path, "mail/%d-%llu.%d-%u.reply", pid, start, (int)getpid(), number);
+    in_folder(path, "mail/%d.%d-%u.reply", pid, (int)getpid(), number);
     while (!read_exactly(path, reply, sizeof *reply)) {
         if (!alive(pid, start)) return OPERATING_SYSTEM;
         sleep_ms(1);

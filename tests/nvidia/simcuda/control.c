@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -60,7 +61,8 @@ int write_whole(const char *path, const void *data, size_t size) {
     return written && rename(draft, path) == 0;
 }
 
-/* Field 22 of /proc/PID/stat, counted behind the bracketed name; 0 for no process or a zombie. */
+/* Field 22 of /proc/PID/stat, counted behind the bracketed name; 0 for no process or a zombie.
+ * Only readers of one time namespace agree on it, and CRIU restores a process into a new one. */
 unsigned long long start_of(pid_t pid) {
     char path[64], text[1024], state;
     unsigned long long start = 0;
@@ -96,25 +98,26 @@ int device_count(void) {
 struct uuid device_uuid(int device) {
     struct uuid uuid;
     for (int i = 0; i < 16; i++) uuid.bytes[i] = (unsigned char)(0x11 * i);
-    uuid.bytes[0] = (unsigned char)control("uuid-seed", 1);
+    uuid.bytes[0] = 1;
     uuid.bytes[15] = (unsigned char)device;
     return uuid;
 }
 
-/* Memory of processes that ended is free: their files are ignored, and removed on the way. */
+/* A process holds a lock on its memory, so what nobody locks belongs to the dead and is free. */
 size_t device_used(int device) {
     char path[PATH_LENGTH];
     size_t used = 0;
     in_folder(path, "gpu%d", device);
     DIR *files = opendir(path);
     for (struct dirent *entry; files && (entry = readdir(files));) {
-        int pid;
-        unsigned long long start;
         struct stat status;
-        if (sscanf(entry->d_name, "%d-%llu-", &pid, &start) != 2) continue;
+        if (strchr("0123456789", entry->d_name[0]) == NULL) continue;
         in_folder(path, "gpu%d/%s", device, entry->d_name);
-        if (!alive(pid, start)) unlink(path);
-        else if (stat(path, &status) == 0) used += (size_t)status.st_size;
+        int file = open(path, O_RDONLY | O_CLOEXEC);
+        if (file < 0) continue;
+        if (flock(file, LOCK_EX | LOCK_NB) == 0) unlink(path);
+        else if (fstat(file, &status) == 0) used += (size_t)status.st_size;
+        close(file);
     }
     if (files) closedir(files);
     return used;

@@ -5,6 +5,7 @@
 #include <linux/userfaultfd.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -20,33 +21,36 @@ static struct allocation {
     uint64_t address;
     size_t size;
     int device;
+    int file; /* open and locked while the memory is on the device */
 } allocations[MAX_ALLOCATIONS];
 static int allocation_count;
 static unsigned char *moved_out; /* where the checkpointed memory lies */
 static size_t moved_size;
 static int open_device = -1;
 
-static void path_of(char *path, const struct allocation *one) {
-    in_folder(path, "gpu%d/%d-%llu-%llx", one->device, (int)getpid(), start_of(getpid()),
+static void path_of(char *path, const char *prefix, const struct allocation *one) {
+    in_folder(path, "gpu%d/%s%d-%llx", one->device, prefix, (int)getpid(),
               (unsigned long long)one->address);
 }
 
-static int open_memory(const struct allocation *one, int flags) {
-    char path[PATH_LENGTH];
-    path_of(path, one);
-    return open(path, flags | O_CLOEXEC, 0600);
-}
-
-static int create_memory(const struct allocation *one) {
-    char path[PATH_LENGTH];
+/* Locked before it has its name, for what is not locked is taken for the memory of the dead. */
+static int create_memory(struct allocation *one) {
+    char path[PATH_LENGTH], draft[PATH_LENGTH];
     in_folder(path, "gpu%d", one->device);
     mkdir(path, 0700);
-    int file = open_memory(one, O_RDWR | O_CREAT | O_EXCL);
-    if (file >= 0 && ftruncate(file, (off_t)one->size) != 0) {
-        close(file);
-        return -1;
-    }
-    return file;
+    path_of(path, "", one);
+    path_of(draft, "new-", one);
+    one->file = open(draft, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (one->file < 0 || ftruncate(one->file, (off_t)one->size)) return OPERATING_SYSTEM;
+    return flock(one->file, LOCK_EX) || rename(draft, path) ? OPERATING_SYSTEM : SUCCESS;
+}
+
+static void remove_memory(struct allocation *one) {
+    char path[PATH_LENGTH];
+    path_of(path, "", one);
+    unlink(path);
+    close(one->file);
+    one->file = -1;
 }
 
 static size_t device_memory(void) { return (size_t)control("memory-mib", 1024) << 20; }
@@ -56,11 +60,9 @@ int memory_allocate(int device, size_t size, uint64_t *address) {
     if (device_used(device) + size > device_memory()) return OUT_OF_MEMORY;
     struct allocation *one = &allocations[allocation_count];
     const struct allocation *last = one - 1;
-    *one = (struct allocation){FIRST_ADDRESS, size, device};
+    *one = (struct allocation){FIRST_ADDRESS, size, device, -1};
     if (allocation_count) one->address = (last->address + last->size + ALIGNMENT) & -ALIGNMENT;
-    int file = create_memory(one);
-    if (file < 0) return OPERATING_SYSTEM;
-    close(file);
+    if (create_memory(one)) return OPERATING_SYSTEM;
     allocation_count++;
     *address = one->address;
     return SUCCESS;
@@ -77,18 +79,14 @@ static const struct allocation *holder(uint64_t address, size_t size) {
 int memory_copy_in(uint64_t address, const void *data, size_t size) {
     const struct allocation *one = holder(address, size);
     if (!one) return INVALID_VALUE;
-    int file = open_memory(one, O_WRONLY);
-    ssize_t done = pwrite(file, data, size, (off_t)(address - one->address));
-    close(file);
+    ssize_t done = pwrite(one->file, data, size, (off_t)(address - one->address));
     return done == (ssize_t)size ? SUCCESS : OPERATING_SYSTEM;
 }
 
 int memory_copy_out(uint64_t address, void *data, size_t size) {
     const struct allocation *one = holder(address, size);
     if (!one) return INVALID_VALUE;
-    int file = open_memory(one, O_RDONLY);
-    ssize_t done = pread(file, data, size, (off_t)(address - one->address));
-    close(file);
+    ssize_t done = pread(one->file, data, size, (off_t)(address - one->address));
     return done == (ssize_t)size ? SUCCESS : OPERATING_SYSTEM;
 }
 
@@ -105,11 +103,9 @@ int memory_move_out(void) {
         mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return OUT_OF_MEMORY;
     for (int i = 0; i < allocation_count; i++) {
-        const struct allocation *one = &allocations[i];
-        char path[PATH_LENGTH];
+        struct allocation *one = &allocations[i];
         if (memory_copy_out(one->address, memory + offset, one->size)) return OPERATING_SYSTEM;
-        path_of(path, one);
-        unlink(path);
+        remove_memory(one);
         offset += one->size;
     }
     memset(memory + offset, 0xc7, size - offset);
@@ -132,10 +128,8 @@ int memory_move_back(const int *replacements) {
     for (int i = 0; i < allocation_count; i++) {
         struct allocation *one = &allocations[i];
         one->device = replacements[one->device];
-        int file = create_memory(one);
-        ssize_t done = file < 0 ? -1 : write(file, moved_out + offset, one->size);
-        if (file >= 0) close(file);
-        if (done != (ssize_t)one->size) return OPERATING_SYSTEM;
+        if (create_memory(one)) return OPERATING_SYSTEM;
+        if (memory_copy_in(one->address, moved_out + offset, one->size)) return OPERATING_SYSTEM;
         offset += one->size;
     }
     munmap(moved_out, moved_size);

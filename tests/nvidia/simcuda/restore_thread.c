@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -18,17 +19,18 @@ static void answer(char *request_path, struct reply reply) {
     write_whole(path, &reply, sizeof reply);
 }
 
-/* Takes this process's mail. With a state to show, nothing is performed: only states are answered. */
+/* Takes this process's mail. With a state to show, only states are answered. */
 static void take_mail(const int *shown) {
     char path[PATH_LENGTH], own[64];
     in_folder(path, "mail");
-    /* The start time is read anew each time: a restored process has another one. */
-    int length = snprintf(own, sizeof own, "%d-%llu.", (int)getpid(), start_of(getpid()));
+    int length = snprintf(own, sizeof own, "%d.", (int)getpid());
     DIR *mail = opendir(path);
     for (struct dirent *entry; mail && (entry = readdir(mail));) {
         const char *name = entry->d_name, *end = name + strlen(name) - strlen(SUFFIX);
         struct request request;
         if (strncmp(name, own, (size_t)length) || end < name || strcmp(end, SUFFIX)) continue;
+        /* A caller that died before its call was taken never made it. */
+        if (start_of(atoi(name + length)) == 0) continue;
         in_folder(path, "mail/%s", name);
         if (!read_exactly(path, &request, sizeof request)) continue;
         if (!shown) answer(path, perform(&request));

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SYMBOL_FOUND, SYMBOL_NOT_FOUND, VERSION_NOT_SUFFICIENT };
+enum { SYMBOL_FOUND, SYMBOL_NOT_FOUND };
 
 /* Functions whose newest ABI here has another name than the plain one; the rest exports itself. */
 static const struct {

@@ -10,9 +10,6 @@ from pathlib import Path
 MEMORY = 1 << 20
 """Bytes of device memory, of the device and of each program that uses it."""
 
-STATES = ("running", "locked", "checkpointed")
-"""A program moves along this row, one step at a time."""
-
 
 def root() -> Path | None:
     """The accelerator's folder; None where there is no accelerator."""

@@ -1,13 +1,12 @@
 """The backend of the toy accelerator, complete."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from gpusnap.errors import DeadlineError, DeviceError, GpusnapError, NoBackendError
 from gpusnap.hookspecs import Progress, States, hookimpl
 from gpusnap.target import read_maps
-from gpusnap.testing.regions import new_regions
 from gpusnap.types import (
     BackendInfo,
     Capability,
@@ -32,6 +31,7 @@ from gpusnap.types import (
 from gpusnap.worker import Worker, WorkerDied, WorkerError
 
 from . import accelerator
+from .regions import added_regions
 
 UUID = "TOY-0"
 CALL_TIMEOUT_US = 10_000_000
@@ -105,7 +105,7 @@ class ToyBackend:
     @hookimpl
     def gpusnap_lock(self, pids: tuple[int, ...], timeout_us: int) -> States:
         try:
-            self._move_all(pids, "locked", timeout_us)
+            self._move_all(pids, "running", "locked", timeout_us)
         except GpusnapError:  # all or nothing
             self.gpusnap_unlock(tuple(self.gpusnap_state(pids)))
             raise
@@ -114,8 +114,8 @@ class ToyBackend:
     @hookimpl
     def gpusnap_checkpoint(self, pids: tuple[int, ...], progress: Progress) -> DeviceImage:
         before = {pid: read_maps(pid) for pid in pids}
-        self._move_all(pids, "checkpointed", CALL_TIMEOUT_US)
-        regions = [new_regions(pid, before[pid], read_maps(pid)) for pid in pids]
+        self._move_all(pids, "locked", "checkpointed", CALL_TIMEOUT_US)
+        regions = [added_regions(pid, before[pid]) for pid in pids]
         uses = (DeviceUse(pid=pid, device_uuid=UUID, memory=accelerator.MEMORY) for pid in pids)
         return DeviceImage(
             regions=tuple(each for some in regions for each in some), uses=tuple(uses)
@@ -127,12 +127,12 @@ class ToyBackend:
     ) -> States:
         states = self.gpusnap_state(pids)
         waiting = [pid for pid in pids if states.get(pid) is DeviceState.CHECKPOINTED]
-        self._move_all(waiting, "locked", CALL_TIMEOUT_US)
+        self._move_all(waiting, "checkpointed", "locked", CALL_TIMEOUT_US)
         return self.gpusnap_state(pids)
 
     @hookimpl
     def gpusnap_unlock(self, pids: tuple[int, ...]) -> States:
-        self._move_all(pids, "running", CALL_TIMEOUT_US)
+        self._move_all(pids, "locked", "running", CALL_TIMEOUT_US)
         return self.gpusnap_state(pids)
 
     @hookimpl
@@ -166,10 +166,10 @@ class ToyBackend:
     def gpusnap_verify_images(self, directory: str) -> tuple[Finding, ...]:
         return ()
 
-    def _move_all(self, pids: tuple[int, ...] | list[int], wanted: str, timeout_us: int) -> None:
-        _at_once([partial(self._move, pid, wanted, timeout_us) for pid in pids])
+    def _move_all(self, pids: Sequence[int], before: str, wanted: str, timeout_us: int) -> None:
+        _at_once([partial(self._move, pid, before, wanted, timeout_us) for pid in pids])
 
-    def _move(self, pid: int, wanted: str, timeout_us: int) -> None:
+    def _move(self, pid: int, before: str, wanted: str, timeout_us: int) -> None:
         deadline_us = timeout_us + CALL_TIMEOUT_US
         root = str(accelerator.root())
         try:
@@ -178,6 +178,7 @@ class ToyBackend:
                 deadline_us=deadline_us,
                 root=root,
                 pid=pid,
+                before=before,
                 wanted=wanted,
                 timeout_us=timeout_us,
             )

@@ -1,0 +1,54 @@
+from pathlib import Path
+
+import click
+import pytest
+
+from gpusnap.checkpoint import CheckpointOptions
+from gpusnap.cli._group import root
+from gpusnap.cli._parameters import parse_duration, parse_folder
+from gpusnap.restore import RestoreOptions
+
+
+@pytest.mark.parametrize(
+    ("text", "microseconds"),
+    [
+        ("10s", 10_000_000),
+        ("500ms", 500_000),
+        ("2m", 120_000_000),
+        ("2min", 120_000_000),
+        ("1.5h", 5_400_000_000),
+        ("7us", 7),
+        ("3", 3_000_000),
+        ("0.25", 250_000),
+        ("10 s", 10_000_000),
+        ("720h", 2_592_000_000_000),
+    ],
+)
+def test_durations(text: str, microseconds: int) -> None:
+    assert parse_duration(text) == microseconds
+
+
+@pytest.mark.parametrize(
+    "text", ["1e9", "inf", "nan", "\u0661s", "1s2s", "0x10", "1_000", "720.1h"]
+)
+def test_no_durations(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        parse_duration(text)
+
+
+def test_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert parse_folder("~/snapshots") == Path("/home/me/snapshots")
+
+
+@pytest.mark.parametrize(
+    ("verb", "parameter", "engine"),
+    [
+        ("checkpoint", "timeout_us", CheckpointOptions().timeout_us),
+        ("checkpoint", "lock_timeout_us", CheckpointOptions().lock_timeout_us),
+        ("restore", "timeout_us", RestoreOptions().timeout_us),
+    ],
+)
+def test_defaults_are_those_of_the_engine(verb: str, parameter: str, engine: int) -> None:
+    [default] = [each.default for each in root.commands[verb].params if each.name == parameter]
+    assert parse_duration(str(default)) == engine

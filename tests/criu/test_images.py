@@ -1,0 +1,78 @@
+"""CRIU's inventory and process list, whole and damaged."""
+
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusnap.criu import images_pb2, inventory_plugins
+from gpusnap.criu.images import COMMON_MAGIC, INVENTORY_MAGIC, LARGEST, TREE_MAGIC, tree_pids
+from gpusnap.errors import IntegrityError
+
+
+def _inventory(*plugins: str) -> bytes:
+    entry = images_pb2.Inventory(img_version=2)
+    entry.plugins_entry.plugins.extend(plugins)
+    data = entry.SerializeToString()
+    return INVENTORY_MAGIC + struct.pack("<I", len(data)) + data
+
+
+def _tree(*pids: int) -> bytes:
+    entries = [images_pb2.TreeEntry(pid=pid).SerializeToString() for pid in pids]
+    framed = [struct.pack("<I", len(entry)) + entry for entry in entries]
+    return COMMON_MAGIC + TREE_MAGIC + b"".join(framed)
+
+
+def test_plugins_are_read(tmp_path: Path) -> None:
+    (tmp_path / "inventory.img").write_bytes(_inventory("cuda_plugin", "guard"))
+    assert inventory_plugins(tmp_path) == ("cuda_plugin", "guard")
+
+
+def test_the_tree_is_read(tmp_path: Path) -> None:
+    (tmp_path / "pstree.img").write_bytes(_tree(7, 8, 9))
+    assert tree_pids(tmp_path) == (7, 8, 9)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "does not begin"),
+        (b"\x16\x31\x31", "does not begin"),
+        (_tree(7), "does not begin"),
+        (INVENTORY_MAGIC, "holds 0 entries"),
+        (INVENTORY_MAGIC + b"\x01", "cut short"),
+        (_inventory("a")[:-1], "cut short"),
+        (_inventory("a") + b"\0", "cut short"),
+        (_inventory("a") + _inventory("b")[4:], "holds 2 entries"),
+        (INVENTORY_MAGIC + struct.pack("<I", 0xFFFFFFFF), "cut short"),
+        (INVENTORY_MAGIC + struct.pack("<I", 2) + b"\xff\xff", "cannot be decoded"),
+        (INVENTORY_MAGIC + struct.pack("<I", 0), "lacks a part"),
+        (INVENTORY_MAGIC + bytes(LARGEST), "longer than"),
+    ],
+)
+def test_damage_is_named(tmp_path: Path, data: bytes, reason: str) -> None:
+    (tmp_path / "inventory.img").write_bytes(data)
+    with pytest.raises(IntegrityError, match=reason):
+        inventory_plugins(tmp_path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError, match=r"inventory\.img cannot be read: No such file"):
+        inventory_plugins(tmp_path)
+    with pytest.raises(IntegrityError, match=r"pstree\.img cannot be read: No such file"):
+        tree_pids(tmp_path)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused_by_that_error_alone(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    for name, magic in (("inventory.img", INVENTORY_MAGIC), ("pstree.img", COMMON_MAGIC)):
+        (folder / name).write_bytes(magic + data)
+    for read in (inventory_plugins, tree_pids):
+        with suppress(IntegrityError):
+            read(folder)

@@ -1,0 +1,52 @@
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from gpusnap.repository.locks import hold_folder
+
+
+def test_held_once(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    first = hold_folder(folder, "lock")
+    with pytest.raises(BlockingIOError):
+        hold_folder(folder, "lock")
+    os.close(first)
+    os.close(hold_folder(folder, "lock"))
+
+
+def test_locks_are_not_handed_to_programs_that_are_started(tmp_path: Path) -> None:
+    descriptor = hold_folder(tmp_path, "lock")
+    assert not os.get_inheritable(descriptor)
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("moment", ["open", "flock"])
+def test_a_folder_that_is_moved_away_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Whoever held it may give it up between any two steps: what is held must be what is there."""
+    folder, away = tmp_path / "a", tmp_path / "away"
+    open_file, flock = os.open, fcntl.flock
+
+    def move() -> None:
+        if not away.exists():
+            folder.rename(away)
+
+    def open_late(path: Path, flags: int, mode: int) -> int:
+        if moment == "open":
+            move()
+        return open_file(path, flags, mode)
+
+    def flock_late(descriptor: int, operation: int) -> None:
+        if moment == "flock":
+            move()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(os, "open", open_late)
+    monkeypatch.setattr(fcntl, "flock", flock_late)
+    descriptor = hold_folder(folder, "lock")
+    assert away.is_dir()
+    assert os.path.samestat(os.fstat(descriptor), (folder / "lock").stat())
+    os.close(descriptor)
