@@ -30,6 +30,7 @@ from gpusnap.criu import (
     equivalent_command,
     find_criu,
     inventory_plugins,
+    search_criu,
 )
 from gpusnap.errors import CriuError, GpusnapError, TargetError, refuse
 from gpusnap.events import CriuNotified, Found, Phase
@@ -160,16 +161,16 @@ class _Prepared(msgspec.Struct, frozen=True):
 
 def _prepare(pid: int, options: CheckpointOptions, plugins: Plugins) -> _Prepared:
     target = find_target(pid)
-    machine = (*check_privileges(), *check_criu())
+    search = search_criu()
+    machine = (*check_privileges(), *check_criu(search))
     refuse(tuple(check_privileges()))
     claimed = choose_backend(target, plugins, options.backend)
     findings = (*machine, *inspect_target(target, claimed, Operation.CHECKPOINT))
-    usable = not any(finding.code == "criu-missing" for finding in machine)
     return _Prepared(
         target=target,
         claimed=claimed,
         findings=downgrade(findings, options.force),
-        criu=find_criu() if usable else None,
+        criu=search.criu,
         options=options,
     )
 

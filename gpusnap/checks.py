@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpusnap.criu import search_criu
+from gpusnap.criu import Search, search_criu
 from gpusnap.errors import (
     NoBackendError,
     NotFoundError,
@@ -91,9 +91,8 @@ def check_privileges() -> Iterator[Finding]:
         )
 
 
-def check_criu() -> Iterator[Finding]:
+def check_criu(search: Search) -> Iterator[Finding]:
     """Say which CRIU is used, and why others were passed over."""
-    search = search_criu()
     for passed in search.passed:
         yield Finding(
             code="criu-passed-over",
@@ -234,7 +233,7 @@ def preflight(
         TargetError: The process can never be checkpointed (a zombie, gpusnap itself).
         NoBackendError: The named backend cannot work here.
     """
-    machine = (*check_privileges(), *check_criu())
+    machine = (*check_privileges(), *check_criu(search_criu()))
     if pid is None:
         return machine
     plugins = plugins or default_plugins()

@@ -4,6 +4,7 @@ verify, compare, criu-restore, restore, unlock. Nothing starts before every byte
 and devices, PIDs and memory were found to fit; a failure after that leaves no process behind.
 """
 
+import platform
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -21,7 +22,6 @@ from gpusnap.errors import (
     refuse,
 )
 from gpusnap.events import CriuNotified, Found, Phase
-from gpusnap.host import read_host
 from gpusnap.journal import Entry, Journal, Task, myself
 from gpusnap.phases import Phases
 from gpusnap.plugins import Backend, Plugins, default_plugins
@@ -147,12 +147,12 @@ def _compare(snapshot: Snapshot, backend: Backend | None, *, wait: bool) -> _Com
 
 
 def _check_host(snapshot: Snapshot) -> Iterator[Finding]:
-    saved, here = snapshot.manifest.host, read_host(find_criu())
-    if saved.machine != here.machine:
+    saved, here = snapshot.manifest.host.machine, platform.machine()
+    if saved != here:
         yield Finding(
             code="host-machine",
             severity=Severity.ERROR,
-            text=f"The snapshot was made on a {saved.machine} machine, this one is {here.machine}",
+            text=f"The snapshot was made on a {saved} machine, this one is {here}",
         )
     for process in snapshot.manifest.target.processes:
         path = process.executable

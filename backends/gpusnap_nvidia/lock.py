@@ -42,9 +42,9 @@ def lock(calls: Calls, pids: tuple[int, ...], timeout_us: int) -> dict[int, Devi
 
 def _try(calls: Calls, pids: tuple[int, ...], timeout_us: int) -> dict[int, GpusnapError]:
     timeout_ms = max(1, timeout_us // 1000)  # 0 would wait for ever
-    within_us = timeout_us + calls.deadlines.answer_us
-    # We wait longer than the worker does, so that it knows of every lock that we gave up.
-    deadline_us = within_us + calls.deadlines.answer_us
+    deadline_us = timeout_us + calls.deadlines.answer_us
+    # The worker waits less long than we do, so that it knows of every lock that we gave up.
+    within_us = timeout_us + calls.deadlines.answer_us // 2
     return calls.each("lock", pids, deadline_us, timeout_ms=timeout_ms, within_ms=within_us // 1000)
 
 

@@ -42,7 +42,9 @@ A failure ends with one line on standard error: text, or with `--json` an `exit_
 
 What each exit code means stands in [exit codes](exit-codes.md); with warnings it is 3. The first
 SIGINT, SIGTERM or SIGHUP ends an operation as a failure does: the target runs on, and nothing of
-a half-made snapshot or a half-restored tree is left. Further ones are ignored meanwhile.
+a half-made snapshot or a half-restored tree is left. A driver's call under way is waited for
+first, and a target whose devices are already being given back gets them. Further signals are
+ignored meanwhile.
 `GPUSNAP_DEBUG=1` shows where in the sources an error was raised.
 
 ## Variables without an option

@@ -68,7 +68,9 @@ def log_path(request: CriuRequest) -> Path:
 def plugin_directory(request: CriuRequest) -> Path:
     """The folder that CRIU loads plugins from: the backend's, else one without any."""
     named = request.options.plugin_directory
-    return Path(named) if named is not None else request.work / NO_PLUGINS
+    folder = Path(named) if named is not None else request.work / NO_PLUGINS
+    # CRIU reads the name when it is in its work folder already
+    return folder.absolute()
 
 
 def global_arguments(request: CriuRequest) -> tuple[str, ...]:

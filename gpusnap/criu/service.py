@@ -49,8 +49,8 @@ class Service:
         self._pidfd = os.pidfd_open(self._process.pid)
 
     def _spawn(self, criu: Criu, request: CriuRequest, peer: int) -> subprocess.Popen[bytes]:
-        (request.work / NO_PLUGINS).mkdir(exist_ok=True)
         try:
+            (request.work / NO_PLUGINS).mkdir(exist_ok=True)
             return subprocess.Popen(
                 [*criu.command, *global_arguments(request), "swrk", str(peer)],
                 pass_fds=[peer],
@@ -131,7 +131,7 @@ class Service:
         if self._process.poll() is None:
             # CRIU does no more at a SIGTERM
             self._process.kill()
-            self._process.wait()
+            self.wait(GRACE_SECONDS)
 
     def __enter__(self) -> Self:
         return self

@@ -28,6 +28,7 @@ from gpusnap.testing.messages import (
 )
 
 _POLL_SECONDS = 0.002
+_LONGEST_PAUSE_SECONDS = 0.2
 _REGISTER_SECONDS = 0.5
 """A restored process registers anew as soon as it runs; this is its time for that."""
 
@@ -126,9 +127,15 @@ def _not_taken(folder: Path) -> NotReadyError:
 
 
 def _await_answer(folder: Path, request: Request, registration: Registration) -> Answer:
+    begin = time.monotonic()
     while (answer := take_answer(folder, request)) is None:
         if not is_alive(registration.owner):
             msg = f"Process {registration.owner.pid} ended during a driver call"
             raise UnknownProcessError(msg)
-        time.sleep(_POLL_SECONDS)
+        time.sleep(_pause(time.monotonic() - begin))
     return answer
+
+
+def _pause(waited: float) -> float:
+    """Look often at first, seldom once a call has hung for long."""
+    return min(max(waited / 20, _POLL_SECONDS), _LONGEST_PAUSE_SECONDS)

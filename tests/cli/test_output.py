@@ -86,7 +86,7 @@ def _run(arguments: str, redirection: str) -> "subprocess.CompletedProcess[bytes
 
 def test_a_reader_that_went_away(tmp_path: Path) -> None:
     # The reader ends before gpusnap prints: it holds the pipe only until the shell is through.
-    script = '{ sleep 2; "$0" -m gpusnap backends; echo $? >"$1"; } | true'
+    script = '{ sleep 0.3; "$0" -m gpusnap backends; echo $? >"$1"; } | true'
     ended = subprocess.run(
         ["sh", "-c", script, sys.executable, str(tmp_path / "code")],
         capture_output=True,

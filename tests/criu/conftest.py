@@ -1,6 +1,5 @@
 """The real CRIU, and processes for it."""
 
-import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -55,15 +54,24 @@ def agree(_script: str, _pid: int | None) -> bool:
 
 def dump_request(counter: Counter, **changes: object) -> DumpRequest:
     """A dump that leaves the counter running."""
-    make = functools.partial(DumpRequest, pid=counter.pid, images=counter.images)
-    settings: dict[str, object] = {"leave_running": True, "timeout_us": 60 * SECONDS}
-    return make(work=counter.work, **settings | changes)  # type: ignore[arg-type]
+    settings: dict[str, object] = {
+        "pid": counter.pid,
+        "images": counter.images,
+        "work": counter.work,
+        "leave_running": True,
+        "timeout_us": 60 * SECONDS,
+    }
+    return DumpRequest(**settings | changes)  # type: ignore[arg-type]
 
 
 def restore_request(counter: Counter, **changes: object) -> RestoreRequest:
     """The restore of what :func:`dump_request` saved."""
-    make = functools.partial(RestoreRequest, images=counter.images, work=counter.work)
-    return make(**{"timeout_us": 60 * SECONDS} | changes)  # type: ignore[arg-type]
+    settings: dict[str, object] = {
+        "images": counter.images,
+        "work": counter.work,
+        "timeout_us": 60 * SECONDS,
+    }
+    return RestoreRequest(**settings | changes)  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -255,6 +255,14 @@ def test_the_pid_is_told_before_criu_is_asked(criu: Criu, counter: Counter) -> N
     assert order == [session.pid, *STAGES]
 
 
+def test_relative_folders(criu: Criu, counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(counter.folder)
+    request = dump_request(counter, images=Path("images"), work=Path("work"))
+    Session(criu).dump(request, agree)
+    assert inventory_plugins(counter.images) == ()
+    assert (counter.work / "dump.log").exists()
+
+
 def test_a_missing_folder_is_named(criu: Criu, counter: Counter) -> None:
     request = dump_request(counter, images=counter.folder / "nowhere")
     with pytest.raises(CriuError, match="nowhere cannot be opened: No such file"):

@@ -8,6 +8,7 @@ Points: ``started:PHASE``, ``finished:PHASE``, ``criu:STAGE``, each with ``+SECO
 so much later, from another thread. Victims: ``gpusnap``, ``criu``, ``worker``.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -20,7 +21,9 @@ import psutil
 from gpusnap.cli import main
 from gpusnap.events import CriuNotified, Event, PhaseFinished, PhaseStarted
 from gpusnap.hookspecs import hookimpl
+from gpusnap.journal import entries, myself
 from gpusnap.plugins import default_plugins
+from gpusnap.worker import workers_of
 
 
 def point_of(event: Event) -> str | None:
@@ -37,11 +40,18 @@ def point_of(event: Event) -> str | None:
 def find_victim(victim: str) -> psutil.Process | None:
     if victim == "gpusnap":
         return psutil.Process()
-    mark = {"criu": "swrk", "worker": "gpusnap.worker"}[victim]
-    for child in psutil.Process().children(recursive=True):
-        if mark in child.cmdline():
-            return child
-    return None
+    if victim == "criu":  # which renames itself as it goes; the journal knows it
+        own = [entry.criu for entry, _ in entries() if entry.owner == myself()]
+        return psutil.Process(own[0].pid) if own and own[0] is not None else None
+    workers = workers_of(os.getpid())
+    return psutil.Process(workers[0]) if workers else None
+
+
+def await_death(victim: psutil.Process) -> None:
+    """Wait, but leave its exit status to its parent."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while victim.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.001)
 
 
 class Killer:
@@ -69,9 +79,8 @@ class Killer:
             return
         self._report.write_text(str(victim.pid))
         os.kill(victim.pid, signal.SIGKILL)
-        if victim.pid != os.getpid():
-            # A killed process ends a moment later; the point is that it is dead when we go on.
-            psutil.wait_procs([victim], timeout=5)
+        # A killed process ends a moment later; the point is that it is dead when we go on.
+        await_death(victim)
 
 
 if __name__ == "__main__":

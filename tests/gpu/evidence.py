@@ -144,13 +144,14 @@ def counter_left_running(lab: Lab) -> Figures:
 
 
 def counter_suspended(lab: Lab) -> Figures:
-    """Suspend frees the GPU to the last MiB of the process, resume goes on."""
+    """Suspend brings the GPU's memory to that of an idle one, resume goes on."""
     idle = used_mib()
     counter = start_counter(COUNTER_GIB, lab.folder)
     busy = used_mib()
     suspended = lab.gpusnap("suspend", counter.pid)
     between, rounds = used_mib(), counter.read()[0]
-    must(between <= idle, f"{between} MiB in use while suspended, {idle} MiB when idle")
+    # A driver that some process has open counts 1 MiB of its own.
+    must(between <= idle + 1, f"{between} MiB in use while suspended, {idle} MiB when idle")
     must(counter.alive, "the suspended target lives")
     time.sleep(1)
     must(counter.read()[0] - rounds <= 1, "a suspended target does not compute")
@@ -305,6 +306,7 @@ def killed_helpers(lab: Lab) -> Figures:
             check=False,
         )
         hit = report.read_text() if report.exists() else "never"
+        must(hit.isdigit(), f"the fault hit {victim} at {point}")
         lab.gpusnap("recover")
         must(counter.alive, f"the target survived a kill of {victim} at {point}")
         bad = counter.advance()
@@ -321,11 +323,20 @@ def _fault(point: str, victim: str, report: Path, pid: int) -> list[str]:
     return [*command, "checkpoint", str(pid), "faulty"]
 
 
-KILLS = [
-    (point, victim)
-    for victim in ("gpusnap", "criu", "worker")
-    for point in ("finished:lock", "started:checkpoint+0.2", "criu:pre-dump", "criu:post-dump")
-] + [("started:restore+0.1", "worker"), ("started:restore+0.1", "gpusnap")]
+KILLS = (
+    ("finished:lock", "gpusnap"),
+    ("started:checkpoint+0.2", "gpusnap"),
+    ("criu:pre-dump", "gpusnap"),
+    ("criu:post-dump", "gpusnap"),
+    ("started:restore+0.1", "gpusnap"),
+    ("criu:pre-dump", "criu"),
+    ("criu:pre-dump+0.3", "criu"),
+    ("criu:post-dump", "criu"),
+    ("finished:lock", "worker"),
+    ("started:checkpoint+0.2", "worker"),
+    ("criu:post-dump", "worker"),
+    ("started:restore+0.1", "worker"),
+)
 
 
 def demo(lab: Lab) -> Figures:

@@ -9,7 +9,7 @@ from gpusnap_nvidia import NvidiaBackend
 from gpusnap_nvidia.calls import Deadlines
 from tests.nvidia.machine import SimulatedMachine, build_libraries
 
-QUICK = Deadlines(answer_us=10_000_000, move_us=10_000_000)
+PATIENT = Deadlines(answer_us=30_000_000, move_us=30_000_000)
 
 
 @pytest.fixture(scope="session")
@@ -32,15 +32,14 @@ def machine(
 
 @pytest.fixture
 def backend(machine: SimulatedMachine) -> Iterator[NvidiaBackend]:
-    backend = NvidiaBackend(QUICK)
+    backend = NvidiaBackend(PATIENT)
     yield backend
     backend.close()
 
 
 @pytest.fixture
 def hasty(machine: SimulatedMachine) -> Iterator[NvidiaBackend]:
-    """A backend that gives the driver one second."""
-    backend = NvidiaBackend(Deadlines(answer_us=1_000_000, move_us=1_000_000))
-    assert backend.gpusnap_probe().usable  # the time that a worker takes to start is not meant
+    """A backend that soon gives up a move, and an answer not much later."""
+    backend = NvidiaBackend(Deadlines(answer_us=5_000_000, move_us=1_000_000))
     yield backend
     backend.close()

@@ -116,7 +116,7 @@ def test_a_lock_that_comes_too_late_is_taken_back(
     hasty: NvidiaBackend, machine: SimulatedMachine
 ) -> None:
     program = machine.start_program()
-    machine.set(lock_ms=1500)
+    machine.set(lock_ms=3000)
     with pytest.raises(DeadlineError, match="came too late and was taken back"):
         hasty.gpusnap_lock((program.pid,), 100_000)
     assert program.computes()

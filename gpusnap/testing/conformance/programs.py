@@ -25,9 +25,11 @@ class DeviceProgram(Protocol):
     @property
     def pid(self) -> int:
         """Its PID."""
+        raise NotImplementedError
 
     def steps(self) -> int:
         """How many steps of device work it has done so far."""
+        raise NotImplementedError
 
 
 StartProcess: TypeAlias = Callable[[], DeviceProgram]

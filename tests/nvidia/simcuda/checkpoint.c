@@ -55,7 +55,7 @@ static int deliver(int pid, const struct request *request, struct reply *reply) 
     in_folder(path, "mail/%d.%d-%u.reply", pid, (int)getpid(), number);
     while (!read_exactly(path, reply, sizeof *reply)) {
         if (!alive(pid, start)) return OPERATING_SYSTEM;
-        sleep_ms(1);
+        sleep_ms(3);
     }
     unlink(path);
     return reply->code;
