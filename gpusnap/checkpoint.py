@@ -161,9 +161,9 @@ class _Prepared(msgspec.Struct, frozen=True):
 
 def _prepare(pid: int, options: CheckpointOptions, plugins: Plugins) -> _Prepared:
     target = find_target(pid)
-    search = search_criu()
-    machine = (*check_privileges(), *check_criu(search))
     refuse(tuple(check_privileges()))
+    search = search_criu()
+    machine = tuple(check_criu(search))
     claimed = choose_backend(target, plugins, options.backend)
     findings = (*machine, *inspect_target(target, claimed, Operation.CHECKPOINT))
     return _Prepared(

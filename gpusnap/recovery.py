@@ -104,7 +104,9 @@ def _remove_draft(entry: Entry) -> None:
 
 def _recover_restore(entry: Entry, _plugins: Plugins) -> str:
     killed = kill_restored(entry.processes, entry.executables)
-    return f"{len(killed)} half-restored processes were ended" if killed else "nothing was left"
+    if not killed:
+        return "nothing was left"
+    return f"half-restored processes were ended: {', '.join(map(str, killed))}"
 
 
 _OUTCOMES: dict[Task, Callable[[Entry, Plugins], str]] = {

@@ -12,6 +12,7 @@ from gpusnap.phases import Phases
 from gpusnap.plugins import Backend
 from gpusnap.target import alive, identity, read_process
 from gpusnap.types import DeviceMap, DeviceState, ProcessId
+from gpusnap.worker import await_answers
 
 SAME_DEVICES = DeviceMap()
 """Every device replaced by itself."""
@@ -19,6 +20,9 @@ SAME_DEVICES = DeviceMap()
 _ATTEMPTS = 3
 _SETTLE_S = 60.0
 """How long a state between two others may last before it counts as stuck."""
+
+_ANSWER_S = 120.0
+"""How long a call under way is waited for before a rollback goes by the states alone."""
 
 _BETWEEN = frozenset({DeviceState.CHECKPOINTING, DeviceState.RESTORING})
 
@@ -81,6 +85,7 @@ def roll_back(
     details: tuple[str, ...] = ()
     try:
         with phases.step(Phase.ROLLBACK):
+            await_answers(_ANSWER_S)
             if backend is not None:
                 release_devices(backend, pids)
     except GpusnapError as failure:

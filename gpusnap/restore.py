@@ -206,6 +206,12 @@ def _is_dying(pid: int) -> bool:
         return identity(pid) is not None
 
 
+def _count(killed: tuple[int, ...]) -> str:
+    if len(killed) == 1:
+        return f"The half-restored process {killed[0]} was"
+    return f"{len(killed)} half-restored processes were"
+
+
 def _pid_taken(pid: int) -> Finding:
     try:
         name = read_process(pid).name
@@ -429,5 +435,4 @@ class _Restore:
         self._journal.finish()
         if isinstance(error, GpusnapError):
             error.details += ("The snapshot is unchanged",)
-            if killed:
-                error.details += (f"{len(killed)} half-restored processes were killed",)
+            error.details += (f"{_count(killed)} killed",) if killed else ()

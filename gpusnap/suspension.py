@@ -20,8 +20,11 @@ from gpusnap.types import (
     Severity,
     Target,
 )
+from gpusnap.worker import await_answers
 
 DEFAULT_LOCK_TIMEOUT_US = 10 * 1_000_000
+_ANSWER_S = 120.0
+"""How long a call under way is waited for before the states are read."""
 
 
 class Suspended(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,10 +128,14 @@ def _suspend(chosen: _Chosen, timeout_us: int, phases: Phases, journal: Journal)
         raise
 
 
-def _journal_of(pid: int) -> Journal | None:
-    for entry, held in entries():
-        if entry.suspended and not held and pid in entry.pids:
-            return Journal.take_over(entry)
+def _take_over(pid: int, entry: Entry) -> Journal | None:
+    """Hold the journal of a suspended target, which from now on is being resumed."""
+    for suspended, held in entries():
+        if suspended.suspended and not held and pid in suspended.pids:
+            journal = Journal.take_over(suspended)
+            if journal is not None:
+                journal.update(task=entry.task, owner=entry.owner, suspended=False)
+            return journal
     return None
 
 
@@ -154,13 +161,18 @@ def resume(pid: int, *, backend: str | None = None, plugins: Plugins | None = No
             raise TargetError(msg)
         findings = chosen.backend.preflight(chosen.target, chosen.pids, Operation.RESUME)
         refuse(findings, TargetError)
-    journal = _journal_of(pid) or Journal.begin(_entry(Task.RESUME, chosen))
+    entry = _entry(Task.RESUME, chosen)
+    journal = phases.journal = _take_over(pid, entry) or Journal.begin(entry)
     try:
         with phases.step(Phase.RESTORE) as progress:
             chosen.backend.restore(chosen.pids, DeviceMap(), progress)
         with phases.step(Phase.UNLOCK):
             release_devices(chosen.backend, chosen.pids)
     except BaseException:
+        await_answers(_ANSWER_S)
+        states = chosen.backend.state(chosen.pids)
+        # Half resumed is for gpusnap recover to complete; else it is suspended as before.
+        journal.update(suspended=set(states.values()) == {DeviceState.CHECKPOINTED})
         journal.leave()
         raise
     journal.finish()

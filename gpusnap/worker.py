@@ -14,6 +14,8 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+import weakref
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -67,6 +69,9 @@ class _Response(msgspec.Struct):
     failure: _Failure | None = None
 
 
+_CONNECTIONS: "weakref.WeakSet[_Connection]" = weakref.WeakSet()
+
+
 class _Connection:
     """One worker process and the answers still owed by it."""
 
@@ -86,7 +91,9 @@ class _Connection:
         self._socket = ours
         self._lock = threading.Lock()
         self._owed: dict[int, Future[_Response]] = {}
+        self._abandoned = False
         self.open = True
+        _CONNECTIONS.add(self)
         threading.Thread(target=self._receive, daemon=True, name="gpusnap-worker").start()
 
     @property
@@ -119,8 +126,14 @@ class _Connection:
                 self._socket.sendall(msgspec.json.encode(request) + b"\n")
         return future
 
+    @property
+    def busy(self) -> bool:
+        """True while an answer is owed that may still be waited for."""
+        return bool(self._owed) and not self._abandoned
+
     def abandon(self) -> None:
         """Close our end: the worker ends once its calls have returned."""
+        self._abandoned = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
@@ -128,6 +141,23 @@ class _Connection:
         self.abandon()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
+
+
+def await_answers(timeout_s: float) -> bool:
+    """Wait for calls whose caller was interrupted, as by Ctrl-C, and no longer waits itself.
+
+    A rollback that read states before such a call took effect would be undone by it. Calls
+    that missed their deadline are not waited for again.
+
+    Returns:
+        Whether all have been answered.
+    """
+    deadline = time.monotonic() + timeout_s
+    while any(connection.busy for connection in list(_CONNECTIONS)):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
 
 
 def workers_of(owner: int) -> tuple[int, ...]:

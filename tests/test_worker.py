@@ -9,7 +9,14 @@ import pytest
 
 from gpusnap.errors import DeadlineError
 from gpusnap.target import identity
-from gpusnap.worker import Worker, WorkerDied, WorkerError, workers_of
+from gpusnap.worker import (
+    _CONNECTIONS,
+    Worker,
+    WorkerDied,
+    WorkerError,
+    await_answers,
+    workers_of,
+)
 
 SECOND = 1_000_000
 ENTRY = "tests.test_worker:Calls"
@@ -119,6 +126,31 @@ def test_death_is_told_and_the_next_call_starts_another(worker: Worker) -> None:
 def test_an_entry_that_does_not_exist() -> None:
     with pytest.raises(WorkerDied):
         Worker("no_such_module:Calls").call("pid", deadline_us=20 * SECOND)
+
+
+def test_an_unanswered_call_can_be_awaited(worker: Worker, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    worker.call("pid", deadline_us=20 * SECOND)
+    threading.Thread(
+        target=worker.call,
+        args=("sleep",),
+        kwargs={"deadline_us": 20 * SECOND, "seconds": 1, "mark": str(mark)},
+    ).start()
+    while not any(connection.busy for connection in list(_CONNECTIONS)):
+        time.sleep(0.001)
+    assert not await_answers(0.05)
+    assert not mark.exists()
+    assert await_answers(20)
+    assert mark.exists()
+
+
+def test_a_call_past_its_deadline_is_not_awaited_again(worker: Worker) -> None:
+    worker.call("pid", deadline_us=20 * SECOND)
+    with pytest.raises(DeadlineError):
+        worker.call("sleep", deadline_us=SECOND // 10, seconds=2)
+    begin = time.monotonic()
+    assert await_answers(20)
+    assert time.monotonic() - begin < 1
 
 
 def test_closing_ends_it(worker: Worker) -> None:

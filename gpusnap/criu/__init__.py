@@ -3,7 +3,7 @@
 The only module of gpusnap that starts CRIU.
 """
 
-from gpusnap.criu.fetch import install_private_criu
+from gpusnap.criu.fetch import SUITE, install_private_criu
 from gpusnap.criu.find import Criu, Passed, Search, find_criu, search_criu
 from gpusnap.criu.images import inventory_plugins
 from gpusnap.criu.private import private_criu_directory
@@ -11,6 +11,7 @@ from gpusnap.criu.request import DumpRequest, RestoreRequest, equivalent_command
 from gpusnap.criu.session import Notify, Session
 
 __all__ = [
+    "SUITE",
     "Criu",
     "DumpRequest",
     "Notify",

@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -14,7 +15,14 @@ from urllib.parse import unquote
 from gpusnap.criu.apt import OTHER_WAY, Mirror, PrivateApt, debian_mirrors, machine_sources
 from gpusnap.criu.find import Criu, Unusable, examine, private_candidate
 from gpusnap.criu.private import Package, Receipt, private_criu_directory, write_receipt
-from gpusnap.errors import BusyError, CriuError, GpusnapError, IntegrityError, NotFoundError
+from gpusnap.errors import (
+    BusyError,
+    CriuError,
+    GpusnapError,
+    IntegrityError,
+    NotFoundError,
+    UsageError,
+)
 
 SUITE = "trixie"
 """Debian 13: the first release whose CRIU works on kernels from 6.13 on."""
@@ -36,12 +44,15 @@ def install_private_criu(progress: Progress, *, suite: str = SUITE) -> Criu:
             such as 4.2, which saves network sockets on kernels from 6.16 on.
 
     Raises:
+        UsageError: No suite can have that name.
         NotFoundError: No apt, or no Debian mirror in its configuration.
         IntegrityError: The signature or a checksum is wrong.
         BusyError: Another gpusnap is making the copy.
         CriuError: The copy does not work on this machine.
         GpusnapError: The mirror cannot be reached, or there is no space.
     """
+    if not re.fullmatch(r"[a-z][a-z0-9-]*", suite):
+        raise UsageError(f"{suite!r} is not the name of a Debian release", cure="Try trixie")
     place = private_criu_directory()
     with _plain_errors(), _locked(place.parent), _folder_beside(place) as assembled:
         with tempfile.TemporaryDirectory(prefix="gpusnap-criu-") as temporary:

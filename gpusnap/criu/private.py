@@ -52,8 +52,11 @@ def private_criu_directory() -> Path:
 def private_command(directory: Path) -> tuple[str, ...] | None:
     """How the copy in ``directory`` is started; None where there is none."""
     program, libraries = directory / "sbin" / "criu", directory / "lib"
-    loaders = sorted(libraries.glob("ld-linux-*.so.*"))
-    if not program.is_file() or not loaders:
+    try:
+        loaders = sorted(libraries.glob("ld-linux-*.so.*"))
+        if not program.is_file() or not loaders:
+            return None
+    except PermissionError:  # a folder of another user's is as good as none
         return None
     return (str(loaders[0]), "--library-path", str(libraries), str(program))
 

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -47,6 +48,8 @@ class Service:
                 raise
         # It cannot be gone already: it stays a zombie until it is waited for
         self._pidfd = os.pidfd_open(self._process.pid)
+        if self._dumps:
+            _spare_from_oom_killer(self._process.pid)
 
     def _spawn(self, criu: Criu, request: CriuRequest, peer: int) -> subprocess.Popen[bytes]:
         try:
@@ -149,6 +152,15 @@ class Service:
     def _close(self) -> None:
         self._socket.close()
         self._output.close()
+
+
+def _spare_from_oom_killer(pid: int) -> None:
+    """Have the kernel end others first where memory runs out.
+
+    A CRIU that is killed while it runs code inside the target takes the target with it.
+    """
+    with suppress(OSError):  # needs CAP_SYS_RESOURCE; a dump is no worse than before without
+        Path(f"/proc/{pid}/oom_score_adj").write_text("-1000")
 
 
 def _environment(request: CriuRequest) -> dict[str, str]:

@@ -23,6 +23,7 @@ from gpusnap.events import CriuNotified, Event, PhaseFinished, PhaseStarted
 from gpusnap.hookspecs import hookimpl
 from gpusnap.journal import entries, myself
 from gpusnap.plugins import default_plugins
+from gpusnap.target import alive
 from gpusnap.worker import workers_of
 
 
@@ -41,10 +42,11 @@ def find_victim(victim: str) -> psutil.Process | None:
     if victim == "gpusnap":
         return psutil.Process()
     if victim == "criu":  # which renames itself as it goes; the journal knows it
-        own = [entry.criu for entry, _ in entries() if entry.owner == myself()]
-        return psutil.Process(own[0].pid) if own and own[0] is not None else None
-    workers = workers_of(os.getpid())
-    return psutil.Process(workers[0]) if workers else None
+        noted = [entry.criu for entry, _ in entries() if entry.owner == myself()]
+        pids = [criu.pid for criu in noted if criu is not None and alive(criu)]
+    else:
+        pids = list(workers_of(os.getpid()))
+    return psutil.Process(pids[0]) if pids else None
 
 
 def await_death(victim: psutil.Process) -> None:

@@ -80,9 +80,11 @@ WORKER_LIVES = (
 )
 
 
-def check_hit(point: str, victim: str, hit: str, *, dies_by_kill: bool = False) -> None:
+def check_hit(
+    point: str, victim: str, hit: str, said: str, *, dies_by_kill: bool = False
+) -> None:
     """A fault that met nobody shows nothing: make sure that it did where it must."""
-    assert hit != "never", "the point was not reached"
+    assert hit != "never", f"the point was not reached: {said}"
     lives = {"gpusnap": ("",), "worker": WORKER_LIVES, "criu": CRIU_LIVES}[victim]
     if victim == "criu" and not dies_by_kill:
         lives = ("criu:",)
@@ -105,7 +107,7 @@ def strike(site: Site, point: str, victim: str, *arguments: object) -> tuple[int
 def test_checkpoint(running: Job, point: str, victim: str) -> None:
     site = running.site
     code, errors, hit = strike(site, point, victim, "checkpoint", running.pid, "one")
-    check_hit(point, victim, hit)
+    check_hit(point, victim, hit, errors)
     if victim == "gpusnap":
         assert code == -9
     elif code != 0:
@@ -118,7 +120,7 @@ def test_checkpoint(running: Job, point: str, victim: str) -> None:
 def test_checkpoint_that_ends_the_target(running: Job, point: str, victim: str) -> None:
     site = running.site
     code, errors, hit = strike(site, point, victim, "checkpoint", running.pid, "one", "--kill")
-    check_hit(point, victim, hit, dies_by_kill=True)
+    check_hit(point, victim, hit, errors, dies_by_kill=True)
     if running.alive:
         check_survival(running)
         return
@@ -163,8 +165,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
 def test_restore(saved: Job, point: str, victim: str, tmp_path: Path) -> None:
     site = saved.site
     log = saved.log.read_text()
-    code, _, hit = strike(site, point, victim, "restore", "one")
-    check_hit(point, victim, hit)
+    code, errors, hit = strike(site, point, victim, "restore", "one")
+    check_hit(point, victim, hit, errors)
     if victim == "gpusnap":
         assert code == -9
     recovered = site.gpusnap("recover")

@@ -11,7 +11,7 @@ from gpusnap.errors import CriuError
 from gpusnap.target import identity
 from gpusnap.types import DeviceMap, DeviceState
 from gpusnap_nvidia import NvidiaBackend
-from tests.nvidia.machine import SimulatedMachine, await_true, ignore
+from tests.nvidia.machine import Program, SimulatedMachine, await_true, ignore
 
 LOCK_US = 5_000_000
 CRIU_US = 60_000_000
@@ -49,6 +49,11 @@ class Criu:
         return self._session.restore(request, lambda _stage, _pid: True)
 
 
+def start_program(backend: NvidiaBackend, machine: SimulatedMachine, steps: int = 400) -> Program:
+    backend.gpusnap_probe()  # starts the worker, which may take longer than a program runs
+    return machine.start_program(steps)
+
+
 def checkpoint(backend: NvidiaBackend, pid: int) -> None:
     assert backend.gpusnap_lock((pid,), LOCK_US) == {pid: DeviceState.LOCKED}
     image = backend.gpusnap_checkpoint((pid,), ignore)
@@ -61,7 +66,7 @@ def resume(backend: NvidiaBackend, pid: int) -> None:
 
 
 def test_whole_cycle(backend: NvidiaBackend, machine: SimulatedMachine, criu: Criu) -> None:
-    program = machine.start_program(400)
+    program = start_program(backend, machine)
     pid = program.pid
     checkpoint(backend, pid)
     criu.dump(pid)
@@ -94,7 +99,7 @@ def test_a_process_on_the_device_cannot_be_dumped(
 
 
 def test_running_on_after_a_checkpoint(backend: NvidiaBackend, machine: SimulatedMachine) -> None:
-    program = machine.start_program(200)
+    program = start_program(backend, machine)
     checkpoint(backend, program.pid)
     assert program.stands_still()
     resume(backend, program.pid)

@@ -18,6 +18,7 @@ UUID = "GPU-01112233-4455-6677-8899-aabbccddee0{}"
 
 
 def start_locked(backend: NvidiaBackend, machine: SimulatedMachine, name: str = "job") -> Program:
+    backend.gpusnap_probe()  # starts the worker, which may take longer than a program runs
     program = machine.start_program(400, name=name)
     backend.gpusnap_lock((program.pid,), LOCK_US)
     return program

@@ -17,6 +17,7 @@ def machine(machine: SimulatedMachine, root: None) -> SimulatedMachine:
         "GPUSNAP_REPO": str(machine.folder / "repository"),
         "GPUSNAP_STATE_DIR": str(machine.folder / "state"),
     }
+    machine.set(kernel_ms=100)  # the command line takes longer to start than programs run
     return machine
 
 
@@ -40,7 +41,7 @@ def gone(program: Program) -> bool:
 
 
 def test_kill_and_restore(machine: SimulatedMachine) -> None:
-    program = machine.start_program(1500)
+    program = machine.start_program(200)
     pid = program.pid
     gpusnap(machine, "checkpoint", "--kill", str(pid), "--name", "one")
     program.process.kill()  # reaps it: it was killed already
@@ -50,6 +51,7 @@ def test_kill_and_restore(machine: SimulatedMachine) -> None:
     assert saved.driver_version == "580.00.01"
     assert [device.model for device in saved.devices] == ["Simulated H200"]
     gpusnap(machine, "restore", "one")
+    machine.clear("kernel_ms")
     await_true(lambda: gone(program), "the restored program ends")
     assert program.log.read_text() == program.expected
 
@@ -63,7 +65,7 @@ def test_managed_memory_is_refused_and_the_process_runs_on(machine: SimulatedMac
 
 
 def test_another_driver_is_refused_before_anything_starts(machine: SimulatedMachine) -> None:
-    program = machine.start_program(1500)
+    program = machine.start_program(200)
     gpusnap(machine, "checkpoint", "--kill", str(program.pid), "--name", "one")
     program.process.kill()
     machine.set(driver_branch=590)
