@@ -13,6 +13,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import weakref
@@ -77,6 +78,7 @@ class _Connection:
 
     def __init__(self, entry: str, environment: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the worker has ended
         owner = str(os.getpid())  # lets a recovery find the workers of a dead gpusnap
         with theirs:
             self._process = subprocess.Popen(
@@ -85,6 +87,8 @@ class _Connection:
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                # Not ours: a worker that outlives gpusnap must not keep a pipe of its open.
+                stderr=self._errors,
                 # Its own session: an interrupt typed at a terminal must not reach a driver call.
                 start_new_session=True,
             )
@@ -113,7 +117,14 @@ class _Connection:
             owed, self._owed = self._owed, {}
         code = self._process.wait()
         for future in owed.values():
-            future.set_exception(WorkerDied(f"The driver worker ended ({_ending(code)})"))
+            text = f"The driver worker ended ({_ending(code)})"
+            future.set_exception(WorkerDied(text, details=self._last_words()))
+        self._errors.close()
+
+    def _last_words(self) -> list[str]:
+        """The last line the worker printed as an error: of a traceback, what was raised."""
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace").splitlines()[-1:]
 
     def send(self, request: _Request) -> "Future[_Response]":
         future: Future[_Response] = Future()

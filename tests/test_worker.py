@@ -124,8 +124,9 @@ def test_death_is_told_and_the_next_call_starts_another(worker: Worker) -> None:
 
 
 def test_an_entry_that_does_not_exist() -> None:
-    with pytest.raises(WorkerDied):
+    with pytest.raises(WorkerDied, match="exit code 1") as caught:
         Worker("no_such_module:Calls").call("pid", deadline_us=20 * SECOND)
+    assert caught.value.details == ("ModuleNotFoundError: No module named 'no_such_module'",)
 
 
 def test_an_unanswered_call_can_be_awaited(worker: Worker, tmp_path: Path) -> None:

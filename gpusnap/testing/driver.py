@@ -26,6 +26,7 @@ from gpusnap.testing.messages import (
     take_answer,
     withdraw_request,
 )
+from gpusnap.types import ProcessId
 
 _POLL_SECONDS = 0.002
 _LONGEST_PAUSE_SECONDS = 0.2
@@ -84,16 +85,19 @@ def _call(machine: Machine, pid: int, request: Request, patience_us: int) -> Non
         msg = f"The simulated driver knows no process {pid}"
         raise UnknownProcessError(msg)
     folder = machine.process_folder(pid)
-    _hand_over(folder, request, time.monotonic() + patience_us / 1e6)
-    answer = _await_answer(folder, request, registration)
+    owner = registration.owner
+    _hand_over(folder, request, owner, time.monotonic() + patience_us / 1e6)
+    answer = _await_answer(folder, request, owner)
     if answer.error is not None:
         raise REFUSALS[answer.error](answer.text)
 
 
-def _hand_over(folder: Path, request: Request, until: float) -> None:
+def _hand_over(folder: Path, request: Request, owner: ProcessId, until: float) -> None:
     with _slot(folder, until):
         put_request(folder, request)
         while has_request(folder):
+            if not is_alive(owner) and withdraw_request(folder):
+                raise _ended(owner)
             if time.monotonic() > until and withdraw_request(folder):
                 raise _not_taken(folder)
             time.sleep(_POLL_SECONDS)
@@ -126,12 +130,15 @@ def _not_taken(folder: Path) -> NotReadyError:
     return NotReadyError(f"Process {folder.name} takes no driver calls, it may be stopped")
 
 
-def _await_answer(folder: Path, request: Request, registration: Registration) -> Answer:
+def _ended(owner: ProcessId) -> UnknownProcessError:
+    return UnknownProcessError(f"Process {owner.pid} ended during a driver call")
+
+
+def _await_answer(folder: Path, request: Request, owner: ProcessId) -> Answer:
     begin = time.monotonic()
     while (answer := take_answer(folder, request)) is None:
-        if not is_alive(registration.owner):
-            msg = f"Process {registration.owner.pid} ended during a driver call"
-            raise UnknownProcessError(msg)
+        if not is_alive(owner):
+            raise _ended(owner)
         time.sleep(_pause(time.monotonic() - begin))
     return answer
 

@@ -5,7 +5,8 @@ plugin can, and sends SIGKILL at the point. The event is delivered synchronously
 stands exactly there.
 
 Points: ``started:PHASE``, ``finished:PHASE``, ``criu:STAGE``, each with ``+SECONDS`` to strike
-so much later, from another thread. Victims: ``gpusnap``, ``criu``, ``worker``.
+so much later, from another thread. Victims: ``gpusnap``, ``criu``, ``worker``, each with
+``:SIGNAL`` for another signal than KILL.
 """
 
 import contextlib
@@ -60,7 +61,8 @@ class Killer:
     def __init__(self, point: str, victim: str, report: Path) -> None:
         self._point, _, delay = point.partition("+")
         self._delay = float(delay or 0)
-        self._victim = victim
+        self._victim, _, name = victim.partition(":")
+        self._signal = signal.Signals[f"SIG{name or 'KILL'}"]
         self._report = report
 
     @hookimpl
@@ -80,7 +82,9 @@ class Killer:
             self._report.write_text("nobody")
             return
         self._report.write_text(str(victim.pid))
-        os.kill(victim.pid, signal.SIGKILL)
+        os.kill(victim.pid, self._signal)
+        if self._signal is not signal.SIGKILL:
+            return
         # A killed process ends a moment later; the point is that it is dead when we go on.
         await_death(victim)
 

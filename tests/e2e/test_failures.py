@@ -129,30 +129,6 @@ def test_two_checkpoints_at_once(running: Job) -> None:
     assert running.computes()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_in_the_middle(running: Job, number: signal.Signals) -> None:
-    site = running.site
-    fail(site.machine, "checkpoint", "hang")
-    with subprocess.Popen(
-        [sys.executable, "-m", "gpusnap", "checkpoint", str(running.pid), "signalled"],
-        env=site.environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        await_true(
-            lambda: list((site.machine / "failures").glob("*.json")) == [], "the checkpoint hangs"
-        )
-        process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 128 + number, errors
-    assert "Traceback" not in errors
-    assert site.gpusnap("recover").returncode == 0
-    assert running.computes()
-    assert not (site.repository / "signalled").exists()
-
-
 def test_a_debugger_on_the_target(running: Job) -> None:
     script = (
         "import ctypes, sys, time, os\n"

@@ -1,5 +1,6 @@
 """Whoever is killed, wherever: the target computes on, and no half-restored process remains."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,9 +81,7 @@ WORKER_LIVES = (
 )
 
 
-def check_hit(
-    point: str, victim: str, hit: str, said: str, *, dies_by_kill: bool = False
-) -> None:
+def check_hit(point: str, victim: str, hit: str, said: str, *, dies_by_kill: bool = False) -> None:
     """A fault that met nobody shows nothing: make sure that it did where it must."""
     assert hit != "never", f"the point was not reached: {said}"
     lives = {"gpusnap": ("",), "worker": WORKER_LIVES, "criu": CRIU_LIVES}[victim]
@@ -130,6 +129,20 @@ def test_checkpoint_that_ends_the_target(running: Job, point: str, victim: str) 
     restored = site.gpusnap("restore", "one")
     assert restored.returncode == 0, restored.stderr
     running.adopt()
+    check_survival(running)
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM", "HUP"])
+@pytest.mark.parametrize(
+    "point", ["finished:preflight", "started:checkpoint", "criu:pre-dump", "criu:post-dump"]
+)
+def test_checkpoint_that_is_asked_to_stop(running: Job, point: str, name: str) -> None:
+    site = running.site
+    code, errors, _ = strike(site, point, f"gpusnap:{name}", "checkpoint", running.pid, "one")
+    assert code == 128 + signal.Signals[f"SIG{name}"]
+    assert errors.startswith(f"gpusnap: Interrupted by SIG{name}"), errors
+    assert not (site.repository / "one").exists()
+    assert list((site.folder / "state").glob("*.json")) == [], "it cleans up by itself"
     check_survival(running)
 
 

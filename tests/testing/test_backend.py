@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -206,13 +207,20 @@ def test_stopped_program_is_not_locked_later(
     assert state(backend, program) is DeviceState.RUNNING
 
 
-def test_program_killed_during_a_call(machine: Machine, backend: Backend, program: Program) -> None:
-    suspend(backend, program)
-    fail(machine, "restore", "hang")
-    os.kill(program.pid, signal.SIGSTOP)  # it cannot answer before it dies
-    os.kill(program.pid, signal.SIGKILL)
-    with pytest.raises(DeviceError) as caught:
-        backend.unlock(program.pids)
+@pytest.mark.parametrize("stopped", [False, True], ids=["taken", "waiting"])
+def test_program_killed_during_a_call(
+    machine: Machine, backend: Backend, program: Program, stopped: bool
+) -> None:
+    backend.lock(program.pids, SECOND)
+    if stopped:
+        os.kill(program.pid, signal.SIGSTOP)
+    else:
+        fail(machine, "checkpoint", "hang")
+    killer = threading.Timer(0.3, os.kill, (program.pid, signal.SIGKILL))
+    killer.start()
+    with pytest.raises(DeviceError, match=f"Process {program.pid} ended during") as caught:
+        backend.checkpoint(program.pids)
+    killer.join()
     assert caught.value.state is None
     assert backend.state(program.pids) == {}
 
