@@ -51,6 +51,8 @@ __all__ = [
     "suspend",
 ]
 
+__version__: str
+
 _MODULES = ("checkpoint", "checks", "recovery", "repository", "restore", "suspension")
 
 

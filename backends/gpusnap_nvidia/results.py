@@ -5,12 +5,8 @@ The same number means different things for different calls, so calls come first.
 
 from typing import NamedTuple
 
-SUCCESS = 0
 INVALID_VALUE = 1
 OUT_OF_MEMORY = 2
-NOT_INITIALIZED = 3
-NO_DEVICE = 100
-INVALID_CONTEXT = 201
 OPERATING_SYSTEM = 304
 ILLEGAL_STATE = 401
 NOT_READY = 600

@@ -42,7 +42,7 @@ VERBS = (
 class _InOrder(click.Group):
     """A group that lists its verbs as they were added: what is used first stands first."""
 
-    def list_commands(self, _context: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's name
         return [verb.name for verb in VERBS if verb.name is not None]
 
 

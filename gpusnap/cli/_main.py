@@ -1,5 +1,6 @@
 """Runs one command line: whatever happens ends as a sentence and an exit code."""
 
+import io
 import os
 import signal
 import sys
@@ -49,7 +50,7 @@ def _run(arguments: list[str], interrupts: Interrupts, output: Output) -> int:
 def _prepare_streams() -> None:
     """Let any text be printed, whatever the locale."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
