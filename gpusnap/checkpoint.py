@@ -32,7 +32,14 @@ from gpusnap.criu import (
     inventory_plugins,
     search_criu,
 )
-from gpusnap.errors import CriuError, GpusnapError, TargetError, refuse
+from gpusnap.errors import (
+    CriuError,
+    DeviceError,
+    GpusnapError,
+    TargetError,
+    UsageError,
+    refuse,
+)
 from gpusnap.events import CriuNotified, Found, Phase
 from gpusnap.host import read_host
 from gpusnap.journal import Entry, Journal, Task, myself
@@ -56,6 +63,7 @@ from gpusnap.types import (
     CriuOptions,
     CriuPhase,
     DeviceImage,
+    DeviceState,
     Engine,
     Finding,
     Operation,
@@ -252,13 +260,21 @@ def create_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
     options = CheckpointOptions(
         leave_running=leave_running,
         backend=backend,
-        engine=Engine(engine),
+        engine=_engine(engine),
         timeout_us=timeout_us,
         lock_timeout_us=lock_timeout_us,
         tcp_established=tcp_established,
         force=frozenset(force),
     )
     return run_checkpoint(pid, output_path, repository=repository, options=options, plugins=plugins)
+
+
+def _engine(name: str) -> Engine:
+    try:
+        return Engine(name)
+    except ValueError:
+        msg = f"{name!r} is no engine"
+        raise UsageError(msg, cure=f"Name one of {', '.join(Engine)}") from None
 
 
 def run_checkpoint(
@@ -341,6 +357,16 @@ class _Checkpoint:
             self._prepared.driven.lock(self._pids, self._options.lock_timeout_us)
         with self._phases.step(Phase.CHECKPOINT) as progress:
             self._image = self._prepared.driven.checkpoint(self._pids, progress)
+            self._confirm_checkpointed(self._prepared.driven)
+
+    def _confirm_checkpointed(self, backend: Backend) -> None:
+        """Fail closed: CRIU would dump a process whose device memory is elsewhere, without it."""
+        states = backend.state(self._pids)
+        for pid in self._pids:
+            state = states.get(pid)
+            if state is not DeviceState.CHECKPOINTED:
+                msg = f"The driver says that process {pid} is {state or 'gone'}, not checkpointed"
+                raise DeviceError(msg, pid=pid, state=state)
 
     def _dump(self) -> None:
         with Session(self._criu, self._journal.criu_started) as session, self._dumping:

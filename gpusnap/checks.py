@@ -1,5 +1,6 @@
 """Looks for what would make an operation fail, before anything is touched."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from gpusnap.target import find_target, read_maps
 from gpusnap.types import (
     Claim,
     Device,
+    DeviceMap,
     DeviceProcess,
+    DeviceUse,
     Finding,
     Operation,
     Process,
@@ -198,6 +201,32 @@ def check_space(needed: int, free: int, where: str) -> Iterator[Finding]:
             text=f"The snapshot needs about {needed} bytes, {where} has {free} bytes free",
             cure="Free space there, or name another repository with --repo",
         )
+
+
+def check_device_memory(
+    uses: Collection[DeviceUse], device_map: DeviceMap, present: Collection[Device]
+) -> Iterator[Finding]:
+    """Refuse too little free memory: a driver that runs out in a restore may be stuck for good.
+
+    Args:
+        uses: What the processes held, by the devices they were on.
+        device_map: Which device replaces which.
+        present: The devices at hand.
+    """
+    needed: Counter[str] = Counter()
+    replacement = dict(device_map.pairs)
+    for use in uses:
+        needed[replacement.get(use.device_uuid, use.device_uuid)] += use.memory
+    for device in present:
+        want = needed[device.uuid]
+        if device.memory_free is not None and want > device.memory_free:
+            yield Finding(
+                code="device-memory-free",
+                severity=Severity.ERROR,
+                text=f"Device {device.index} ({device.model}) has {device.memory_free} bytes "
+                f"free, {want} bytes are needed there",
+                cure="End or suspend what uses that device (gpusnap ps)",
+            )
 
 
 def downgrade(findings: Collection[Finding], force: Collection[str]) -> tuple[Finding, ...]:

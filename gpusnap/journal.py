@@ -18,7 +18,7 @@ import msgspec
 from gpusnap.errors import BusyError, GpusnapError, PrivilegeError
 from gpusnap.events import Phase
 from gpusnap.target import alive, identity
-from gpusnap.types import DeviceMap, ProcessId
+from gpusnap.types import DeviceUse, ProcessId
 
 
 class Task(StrEnum):
@@ -41,6 +41,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         executables: For a restore, what the processes run, to tell them from strangers.
         criu: CRIU's process while it works.
         suspended: True once a suspended target is meant to stay so.
+        uses: For a suspended target, the device memory it will need again.
         path: Folder of the draft or of the snapshot.
     """
 
@@ -53,8 +54,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     executables: tuple[str, ...] = ()
     criu: ProcessId | None = None
     suspended: bool = False
+    uses: tuple[DeviceUse, ...] = ()
     path: str | None = None
-    device_map: DeviceMap = DeviceMap()
 
     @property
     def pids(self) -> frozenset[int]:
@@ -189,6 +190,7 @@ def _refuse_overlap(path: Path, wanted: Entry) -> None:
     os.close(lock)
     if entry.task is not Task.RESTORE and not any(map(alive, entry.processes)):
         path.unlink(missing_ok=True)
+        path.with_suffix(".lock").unlink(missing_ok=True)
         return
     if entry.suspended:
         msg = f"Process {pid} is suspended"

@@ -21,9 +21,6 @@ _ATTEMPTS = 3
 _SETTLE_S = 60.0
 """How long a state between two others may last before it counts as stuck."""
 
-_ANSWER_S = 120.0
-"""How long a call under way is waited for before a rollback goes by the states alone."""
-
 _BETWEEN = frozenset({DeviceState.CHECKPOINTING, DeviceState.RESTORING})
 
 
@@ -85,7 +82,7 @@ def roll_back(
     details: tuple[str, ...] = ()
     try:
         with phases.step(Phase.ROLLBACK):
-            await_answers(_ANSWER_S)
+            await_answers()
             if backend is not None:
                 release_devices(backend, pids)
     except GpusnapError as failure:

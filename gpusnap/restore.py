@@ -6,13 +6,12 @@ and devices, PIDs and memory were found to fit; a failure after that leaves no p
 
 import platform
 import time
-from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import msgspec
 
-from gpusnap.checks import check_privileges, downgrade
+from gpusnap.checks import check_device_memory, check_privileges, downgrade
 from gpusnap.criu import Criu, RestoreRequest, Session, equivalent_command, find_criu
 from gpusnap.errors import (
     GpusnapError,
@@ -37,7 +36,6 @@ from gpusnap.target import identity, is_zombie, read_process
 from gpusnap.types import (
     CriuOptions,
     CriuPhase,
-    Device,
     DeviceMap,
     Engine,
     Finding,
@@ -141,7 +139,9 @@ def _compare(snapshot: Snapshot, backend: Backend | None, *, wait: bool) -> _Com
             device_map = None
         else:
             device_map = answer
-            findings += _check_device_memory(snapshot, answer, present)
+            image = snapshot.manifest.device_regions
+            uses = image.uses if image is not None else ()
+            findings += check_device_memory(uses, answer, present)
     findings += _check_pids(snapshot, _PID_WAIT_S if wait else 0.0)
     return _Comparison(tuple(findings), device_map)
 
@@ -163,27 +163,6 @@ def _check_host(snapshot: Snapshot) -> Iterator[Finding]:
                 text=f"Process {process.pid} ran {path}, which does not exist here",
                 cure="Install the same program at the same path",
                 pid=process.pid,
-            )
-
-
-def _check_device_memory(
-    snapshot: Snapshot, device_map: DeviceMap, present: tuple[Device, ...]
-) -> Iterator[Finding]:
-    """Refuse too little free memory: a driver that runs out in a restore may be stuck for good."""
-    image = snapshot.manifest.device_regions
-    needed: Counter[str] = Counter()
-    replacement = dict(device_map.pairs)
-    for use in image.uses if image is not None else ():
-        needed[replacement.get(use.device_uuid, use.device_uuid)] += use.memory
-    for device in present:
-        want = needed[device.uuid]
-        if device.memory_free is not None and want > device.memory_free:
-            yield Finding(
-                code="device-memory-free",
-                severity=Severity.ERROR,
-                text=f"Device {device.index} ({device.model}) has {device.memory_free} bytes "
-                f"free, the snapshot needs {want} bytes there",
-                cure="End or suspend what uses that device (gpusnap ps)",
             )
 
 

@@ -2,19 +2,18 @@
 
 import msgspec
 
-from gpusnap.checks import check_privileges, choose_backend, downgrade
+from gpusnap.checks import check_device_memory, check_privileges, choose_backend, downgrade
 from gpusnap.errors import NoBackendError, TargetError, refuse
 from gpusnap.events import Found, Phase
 from gpusnap.journal import Entry, Journal, Task, entries, myself
 from gpusnap.phases import Phases
 from gpusnap.plugins import Backend, Plugins, default_plugins
-from gpusnap.release import release_devices, roll_back
+from gpusnap.release import SAME_DEVICES, release_devices, roll_back
 from gpusnap.repository import PhaseTime
 from gpusnap.target import find_target
 from gpusnap.types import (
     Capability,
     DeviceImage,
-    DeviceMap,
     DeviceState,
     Operation,
     Severity,
@@ -23,8 +22,6 @@ from gpusnap.types import (
 from gpusnap.worker import await_answers
 
 DEFAULT_LOCK_TIMEOUT_US = 10 * 1_000_000
-_ANSWER_S = 120.0
-"""How long a call under way is waited for before the states are read."""
 
 
 class Suspended(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +102,7 @@ def suspend(
             plugins.emit(Found(finding=finding))
     journal = phases.journal = Journal.begin(_entry(Task.SUSPEND, chosen))
     image = _suspend(chosen, lock_timeout_us, phases, journal)
-    journal.update(suspended=True)
+    journal.update(suspended=True, uses=image.uses)
     journal.leave()
     return Suspended(
         pids=chosen.target.pids,
@@ -164,12 +161,14 @@ def resume(pid: int, *, backend: str | None = None, plugins: Plugins | None = No
     entry = _entry(Task.RESUME, chosen)
     journal = phases.journal = _take_over(pid, entry) or Journal.begin(entry)
     try:
+        present = chosen.backend.devices()
+        refuse(tuple(check_device_memory(journal.entry.uses, SAME_DEVICES, present)), TargetError)
         with phases.step(Phase.RESTORE) as progress:
-            chosen.backend.restore(chosen.pids, DeviceMap(), progress)
+            chosen.backend.restore(chosen.pids, SAME_DEVICES, progress)
         with phases.step(Phase.UNLOCK):
             release_devices(chosen.backend, chosen.pids)
     except BaseException:
-        await_answers(_ANSWER_S)
+        await_answers()
         states = chosen.backend.state(chosen.pids)
         # Half resumed is for gpusnap recover to complete; else it is suspended as before.
         journal.update(suspended=set(states.values()) == {DeviceState.CHECKPOINTED})

@@ -154,7 +154,7 @@ class _Connection:
             self._process.wait(timeout=5)
 
 
-def await_answers(timeout_s: float) -> bool:
+def await_answers(timeout_s: float = 120.0) -> bool:
     """Wait for calls whose caller was interrupted, as by Ctrl-C, and no longer waits itself.
 
     A rollback that read states before such a call took effect would be undone by it. Calls

@@ -29,15 +29,16 @@ def lock(calls: Calls, pids: tuple[int, ...], timeout_us: int) -> dict[int, Devi
         DeviceError: The driver refused; all run again.
     """
     attempts = ATTEMPTS if len(pids) > 1 else 1
-    for remaining in reversed(range(attempts)):
-        failures = _try(calls, pids, timeout_us // attempts)
-        if not failures:
-            return dict.fromkeys(pids, DeviceState.LOCKED)
-        left = _release(calls, pids, failures)
-        if left or not remaining or not all(map(_timed_out, failures.values())):
-            break
+    attempt_us = timeout_us // attempts
+    failures = _try(calls, pids, attempt_us)
+    left = _release(calls, pids, failures)
+    while (attempts := attempts - 1) and not left and _only_timed_out(failures):
         time.sleep(PAUSE_S)
-    raise _refusal(calls, failures, left)
+        failures = _try(calls, pids, attempt_us)
+        left = _release(calls, pids, failures)
+    if failures:
+        raise _refusal(calls, failures, left)
+    return dict.fromkeys(pids, DeviceState.LOCKED)
 
 
 def _try(calls: Calls, pids: tuple[int, ...], timeout_us: int) -> dict[int, GpusnapError]:
@@ -48,6 +49,10 @@ def _try(calls: Calls, pids: tuple[int, ...], timeout_us: int) -> dict[int, Gpus
     return calls.each("lock", pids, deadline_us, timeout_ms=timeout_ms, within_ms=within_us // 1000)
 
 
+def _only_timed_out(failures: dict[int, GpusnapError]) -> bool:
+    return bool(failures) and all(map(_timed_out, failures.values()))
+
+
 def _timed_out(error: GpusnapError) -> bool:
     return isinstance(error, CallFailed) and error.code == results.NOT_READY
 
@@ -55,10 +60,12 @@ def _timed_out(error: GpusnapError) -> bool:
 def _release(
     calls: Calls, pids: tuple[int, ...], failures: dict[int, GpusnapError]
 ) -> dict[int, GpusnapError]:
-    """Unlock what this try locked, also by calls that were not answered; give what failed.
+    """After a failure, unlock what this try locked, also by unanswered calls; give what failed.
 
     A process that answered with an error was not locked by this try and is left alone.
     """
+    if not failures:
+        return {}
     unanswered = tuple(pid for pid, error in failures.items() if not isinstance(error, CallFailed))
     states = calls.read_back(unanswered, calls.deadlines.answer_us)
     locked = [pid for pid in pids if pid not in failures]

@@ -6,16 +6,18 @@ its answer then reads None.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import pynvml
 
 from gpusnap.types import Device, EccCounts, Health
 from gpusnap_nvidia.uses import Use
 
-T = TypeVar("T")
 _Handle: TypeAlias = Any
 """NVML's own name of a device, opaque."""
+
+_Answer: TypeAlias = Any
+"""pynvml ships no types."""
 
 _RETIREMENT_CAUSES = (
     pynvml.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS,
@@ -27,7 +29,8 @@ class NvmlMissing(Exception):
     """NVML could not be opened; the argument is its own sentence."""
 
 
-def _ask(function: Callable[..., T], *arguments: object) -> T | None:
+def _ask(function: Callable[..., _Answer], *arguments: object) -> _Answer:
+    """What NVML answers, or None where it does not."""
     try:
         return function(*arguments)
     except pynvml.NVMLError:
@@ -54,7 +57,8 @@ class Nvml:
 
     def driver_version(self) -> str | None:
         """The driver's version, such as 580.159.04."""
-        return _ask(pynvml.nvmlSystemGetDriverVersion)
+        version: str | None = _ask(pynvml.nvmlSystemGetDriverVersion)
+        return version
 
     def devices(self) -> list[Device]:
         """All devices with memory and health."""
@@ -124,7 +128,8 @@ def _health(handle: _Handle) -> Health:
 
 def _ecc(handle: _Handle) -> EccCounts:
     def count(error: int, counter: int) -> int | None:
-        return _ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, error, counter)
+        number: int | None = _ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, error, counter)
+        return number
 
     corrected = pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED
     uncorrected = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED

@@ -365,3 +365,17 @@ def test_a_program_that_is_gone(site: Site) -> None:
     assert saved.returncode == 0, saved.stderr
     program.unlink()
     refused(site.gpusnap("restore", "nap"), 14, f"{program}, which does not exist here")
+
+
+def test_resume_where_the_device_is_full(site: Site) -> None:
+    """Told before the driver is asked: one that runs out of memory may be stuck for good."""
+    description = read_struct(site.machine / "devices.json", MachineDescription)
+    assert description is not None
+    job = Job.start(site)
+    assert site.gpusnap("suspend", job.pid).returncode == 0
+    hog = Job.start(site, "hog", memory=description.devices[0].memory - (1 << 19))
+    refused(site.gpusnap("resume", job.pid), 16, "device-memory-free")
+    hog.kill()
+    assert site.gpusnap("resume", job.pid).returncode == 0
+    assert job.computes()
+    job.kill()
