@@ -138,6 +138,8 @@ class BackendSpec:
     def gpusnap_lock(self, pids: tuple[int, ...], timeout_us: int) -> States:
         """Stop device work of all given processes: running to locked, all or nothing.
 
+        Processes that are locked already stay so.
+
         When: first step of a checkpoint or a suspend.
 
         Args:

@@ -1,13 +1,14 @@
 """Processes as the kernel shows them: identity, tree, memory maps."""
 
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 import psutil
 
 from gpusnap.errors import NotFoundError, PrivilegeError, TargetError
-from gpusnap.types import Process, ProcessId, Target
+from gpusnap.types import Process, ProcessId, Region, Target
 
 _STATE, _PARENT, _SESSION, _THREADS, _START = 0, 1, 3, 17, 19
 """Positions in /proc/PID/stat counted from the state, which follows the bracketed name."""
@@ -203,3 +204,39 @@ def read_maps(pid: int) -> tuple[Mapping, ...]:
         msg = f"The kernel does not let gpusnap read the memory map of process {pid}"
         raise PrivilegeError(msg, cure="Run as root, or with CAP_SYS_PTRACE") from None
     return tuple(_parse_mapping(line) for line in text.splitlines())
+
+
+def new_regions(
+    pid: int, before: Sequence[Mapping], after: Sequence[Mapping]
+) -> tuple[Region, ...]:
+    """Find the memory that a device checkpoint added to a process.
+
+    That is private anonymous writable memory in ``after`` that was no memory at all in ``before``.
+
+    Ranges are compared, not mappings: the kernel merges a new mapping with a neighbour of the
+    same kind, so that a checkpoint may only show as an old mapping that grew.
+
+    Returns:
+        Regions by rising address.
+    """
+    taken = [(mapping.start, mapping.end) for mapping in before]
+    return tuple(
+        Region(pid, start, end - start)
+        for mapping in after
+        if mapping.private_anonymous and mapping.permissions == "rw-p"
+        for start, end in _without(mapping.start, mapping.end, taken)
+    )
+
+
+def _without(start: int, end: int, taken: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The parts of ``[start, end)`` outside the taken ranges, which rise by address."""
+    parts = []
+    for low, high in taken:
+        if high <= start or low >= end:
+            continue
+        if low > start:
+            parts.append((start, low))
+        start = max(start, high)
+    if start < end:
+        parts.append((start, end))
+    return parts

@@ -2,11 +2,10 @@
 
 from gpusnap.errors import DeviceError, GpusnapError
 from gpusnap.hookspecs import Progress
-from gpusnap.target import read_process
+from gpusnap.target import new_regions, read_maps, read_process
 from gpusnap.types import Device, DeviceImage, DeviceMap, DeviceState, DeviceUse, Region
 from gpusnap_nvidia.calls import Calls
 from gpusnap_nvidia.outcome import failed
-from gpusnap_nvidia.regions import new_regions, private_ranges
 from gpusnap_nvidia.uses import Use, memory_of
 
 
@@ -18,13 +17,13 @@ def checkpoint(calls: Calls, pids: tuple[int, ...], progress: Progress) -> Devic
         DeadlineError: The driver did not answer.
     """
     uses = calls.uses()
-    before = {pid: private_ranges(pid) for pid in pids}
+    before = {pid: read_maps(pid) for pid in pids}
     deadline_us = calls.deadlines.moving(memory_of(uses, pids) or _in_use(calls.devices()))
     failures = calls.each("checkpoint", pids, deadline_us)
     if failures:
         raise failed("checkpoint", calls, failures, deadline_us)
     regions = tuple(
-        region for pid in pids for region in new_regions(pid, before[pid], private_ranges(pid))
+        region for pid in pids for region in new_regions(pid, before[pid], read_maps(pid))
     )
     size = sum(region.length for region in regions)
     progress(size, size)  # the driver tells nothing in between

@@ -7,14 +7,13 @@ comparing its memory maps.
 
 from gpusnap.errors import GpusnapError, NoBackendError
 from gpusnap.hookspecs import Progress, States, hookimpl
-from gpusnap.target import read_maps
+from gpusnap.target import new_regions, read_maps
 from gpusnap.testing.calls import DriverCalls, call_each, raise_first, read_state
 from gpusnap.testing.compatibility import compare_devices
 from gpusnap.testing.driver import find_registration
 from gpusnap.testing.failures import DriverCall
 from gpusnap.testing.machine import DeviceDescription, Machine, Registration, current_machine
 from gpusnap.testing.preflight import check_processes
-from gpusnap.testing.regions import new_regions
 from gpusnap.types import (
     BackendInfo,
     Capability,

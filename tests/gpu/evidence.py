@@ -218,13 +218,22 @@ def training_left_running(lab: Lab) -> Figures:
 
 def managed_refused(lab: Lab) -> Figures:
     """Managed memory cannot be checkpointed: refused, and the program runs on."""
-    log = lab.folder / "managed.log"
-    counter = Counter.start([build("managed", lab.folder), log], log)
+    return _refused(lab, "managed", 16)
+
+
+def forked_refused(lab: Lab) -> Figures:
+    """A forked child with leftovers of the device: refused, and the program runs on."""
+    return _refused(lab, "forked", 13)
+
+
+def _refused(lab: Lab, program: str, code: int) -> Figures:
+    log = lab.folder / f"{program}.log"
+    counter = Counter.start([build(program, lab.folder), log], log)
     counter.advance()
-    refused = lab.gpusnap("checkpoint", counter.pid, "managed", expect=16)
+    refused = lab.gpusnap("checkpoint", counter.pid, program, expect=code)
     must(counter.alive, "the refused target lives")
     counter.advance()
-    must(not (lab.repository / "managed").exists(), "nothing was published")
+    must(not (lab.repository / program).exists(), "nothing was published")
     counter.kill()
     return refused
 
@@ -364,6 +373,7 @@ def listings(lab: Lab) -> Figures:
 SCENARIOS: tuple[Callable[[Lab], Figures], ...] = (
     listings,
     managed_refused,
+    forked_refused,
     counter_killed,
     counter_left_running,
     plain_criu,
@@ -403,8 +413,6 @@ def run(scenario: Callable[[Lab], Figures], lab: Lab) -> Figures:
     except Exception as error:  # noqa: BLE001 - a failed scenario is a result
         record |= {"outcome": "failed", "error": str(error)}
         traceback.print_exc()
-        subprocess.run(["pkill", "-KILL", "-x", "counter"], check=False)
-        subprocess.run(["pkill", "-KILL", "-x", "managed"], check=False)
         lab.clean()
     print(
         f"{record['outcome']:8}{time.monotonic() - begin:7.1f} s  {scenario.__name__}", flush=True

@@ -6,7 +6,7 @@ from functools import partial
 
 from gpusnap.errors import DeadlineError, DeviceError, GpusnapError, NoBackendError
 from gpusnap.hookspecs import Progress, States, hookimpl
-from gpusnap.target import read_maps
+from gpusnap.target import new_regions, read_maps
 from gpusnap.types import (
     BackendInfo,
     Capability,
@@ -31,7 +31,6 @@ from gpusnap.types import (
 from gpusnap.worker import Worker, WorkerDied, WorkerError
 
 from . import accelerator
-from .regions import added_regions
 
 UUID = "TOY-0"
 CALL_TIMEOUT_US = 10_000_000
@@ -115,7 +114,7 @@ class ToyBackend:
     def gpusnap_checkpoint(self, pids: tuple[int, ...], progress: Progress) -> DeviceImage:
         before = {pid: read_maps(pid) for pid in pids}
         self._move_all(pids, "locked", "checkpointed", CALL_TIMEOUT_US)
-        regions = [added_regions(pid, before[pid]) for pid in pids]
+        regions = [new_regions(pid, before[pid], read_maps(pid)) for pid in pids]
         uses = (DeviceUse(pid=pid, device_uuid=UUID, memory=accelerator.MEMORY) for pid in pids)
         return DeviceImage(
             regions=tuple(each for some in regions for each in some), uses=tuple(uses)

@@ -1,8 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusnap.target import Mapping
-from gpusnap.testing.regions import new_regions
+from gpusnap.target import Mapping, new_regions
 from gpusnap.types import Region
 
 PAGES = 24
