@@ -53,7 +53,7 @@ def test_preflight_refuses_by_name(registered: Backend, operation: Operation) ->
         "Process 70 (train) holds state in an AMD GPU, and the AMD backend "
         f"cannot {operation.value} it yet"
     )
-    with pytest.raises(IncompatibleError, match="checkpoint-not-offered"):
+    with pytest.raises(NoBackendError, match="checkpoint-not-offered"):
         refuse(findings, IncompatibleError)
 
 
