@@ -1,18 +1,9 @@
 // counter GIB LOG: fills device memory with a pattern, then counts with a kernel and checks the
 // whole pattern every round. Writes "ROUND bad=MISMATCHES" over the log each time.
+#include "check.cuh"
 #include <cstdio>
 #include <cstdlib>
-#include <cuda_runtime.h>
 #include <unistd.h>
-
-#define CHECK(call)                                                                   \
-    do {                                                                              \
-        cudaError_t code = (call);                                                    \
-        if (code != cudaSuccess) {                                                    \
-            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(code));             \
-            exit(1);                                                                  \
-        }                                                                             \
-    } while (0)
 
 typedef unsigned long long u64;
 

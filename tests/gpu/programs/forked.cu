@@ -1,20 +1,10 @@
 // forked LOG: counts on the GPU while a forked child, which does no GPU work, keeps what it
 // inherited of the device: mappings and descriptors, as PyTorch's DataLoader workers do.
+#include "check.cuh"
 #include <cstdio>
-#include <cstdlib>
-#include <cuda_runtime.h>
 #include <sys/prctl.h>
 #include <signal.h>
 #include <unistd.h>
-
-#define CHECK(call)                                                                   \
-    do {                                                                              \
-        cudaError_t code = (call);                                                    \
-        if (code != cudaSuccess) {                                                    \
-            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(code));             \
-            exit(1);                                                                  \
-        }                                                                             \
-    } while (0)
 
 __global__ void increment(unsigned *counter) { (*counter)++; }
 

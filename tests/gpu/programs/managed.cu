@@ -1,17 +1,7 @@
 // managed LOG: counts in managed memory (UVM), which the driver cannot checkpoint.
+#include "check.cuh"
 #include <cstdio>
-#include <cstdlib>
-#include <cuda_runtime.h>
 #include <unistd.h>
-
-#define CHECK(call)                                                                   \
-    do {                                                                              \
-        cudaError_t code = (call);                                                    \
-        if (code != cudaSuccess) {                                                    \
-            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(code));             \
-            exit(1);                                                                  \
-        }                                                                             \
-    } while (0)
 
 __global__ void increment(unsigned *counter) { (*counter)++; }
 
