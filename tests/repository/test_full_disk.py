@@ -3,6 +3,7 @@
 import os
 import resource
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -103,28 +104,32 @@ def test_remove_on_a_full_disk(mounted: Callable[[str], Path]) -> None:
     assert repository.snapshots() == ()
 
 
-@pytest.fixture
-def limited() -> Iterator[Callable[[int], None]]:
+@contextmanager
+def limited(size: int) -> Iterator[None]:
+    """Limit the size of files; not longer than needed, pytest's own output may be a file."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("size", [10, 100])
-def test_limit_for_files(repository: Repository, limited: Callable[[int], None], size: int) -> None:
+def test_limit_for_files(repository: Repository, size: int) -> None:
     with repository.prepare("a") as draft:
         fill(draft, FILES)
         digests = draft.digest(silent)
-        limited(size)
-        with pytest.raises(GpusnapError, match="a: the limit for the size of a file") as caught:
+        with pytest.raises(GpusnapError) as caught, limited(size):
             draft.publish(manifest("a", digests))
+        assert "a: the limit for the size of a file" in caught.value.text
         assert caught.value.cure == "Raise it: ulimit -f"
     assert repository.snapshots() == ()
 
 
-def test_limit_for_the_configuration(tmp_path: Path, limited: Callable[[int], None]) -> None:
-    limited(10)
-    with pytest.raises(GpusnapError, match=r"Cannot make repository .*: the limit for the size"):
+def test_limit_for_the_configuration(tmp_path: Path) -> None:
+    limit = limited(10)
+    with pytest.raises(GpusnapError, match=r"Cannot make repository .*: the limit for the"), limit:
         Repository.create(tmp_path / "repo")
-    limited(1000)
-    assert Repository.create(tmp_path / "repo").snapshots() == ()
+    with limited(1000):
+        assert Repository.create(tmp_path / "repo").snapshots() == ()
