@@ -233,12 +233,12 @@ def test_the_time_of_a_notification_is_not_criu_s(criu: Criu, counter: Counter) 
 
 def test_nothing_leaks(criu: Criu, counter: Counter) -> None:
     before = set(os.listdir("/proc/self/fd"))
+    children = {child.pid for child in psutil.Process().children()}
     for agreed in (True, False):
         with suppress(CriuError):
             Session(criu).dump(dump_request(counter), lambda *_, agreed=agreed: agreed)
     assert set(os.listdir("/proc/self/fd")) == before
-    children = psutil.Process().children()
-    assert [child.pid for child in children] == [counter.pid]
+    assert {child.pid for child in psutil.Process().children()} <= children
 
 
 def test_the_pid_is_told_before_criu_is_asked(criu: Criu, counter: Counter) -> None:
