@@ -6,6 +6,7 @@ from _cffi_backend import FFI
 class _Library(Protocol):
     GPUSNAP_CRC32_PORTABLE: int
     GPUSNAP_CRC32_PCLMUL: int
+    GPUSNAP_CRC32_VPCLMUL_AVX: int
     GPUSNAP_CRC32_VPCLMUL: int
     GPUSNAP_CRC32_ARM: int
     def gpusnap_crc32_supported(self, implementation: int, /) -> int: ...
@@ -13,6 +14,31 @@ class _Library(Protocol):
         self, implementation: int, value: int, data: FFI.CData, length: int, /
     ) -> int: ...
     def gpusnap_crc32_combine(self, first: int, second: int, second_length: int, /) -> int: ...
+    def gpusnap_read_process(
+        self,
+        implementation: int,
+        pid: int,
+        address: int,
+        data: FFI.CData,
+        length: int,
+        crc: FFI.CData,
+        /,
+    ) -> int: ...
+    def gpusnap_write_process(
+        self, pid: int, address: int, data: FFI.CData, length: int, /
+    ) -> int: ...
+    def gpusnap_nonzero_pages(
+        self, data: FFI.CData, length: int, page: int, runs: FFI.CData, room: int, /
+    ) -> int: ...
+    def gpusnap_held_pages(
+        self, words: FFI.CData, count: int, page: int, runs: FFI.CData, room: int, /
+    ) -> int: ...
+    def gpusnap_split_planes(
+        self, data: FFI.CData, length: int, width: int, out: FFI.CData, /
+    ) -> None: ...
+    def gpusnap_join_planes(
+        self, data: FFI.CData, length: int, width: int, out: FFI.CData, /
+    ) -> None: ...
 
 ffi: FFI
 lib: _Library

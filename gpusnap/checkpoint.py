@@ -24,14 +24,20 @@ from gpusnap.checks import (
     needs_shell_job,
 )
 from gpusnap.criu import (
+    GUARD_NAME,
     Criu,
     DumpRequest,
+    Range,
     Session,
     equivalent_command,
     find_criu,
+    guard_works,
+    guarded,
     inventory_plugins,
+    seal,
     search_criu,
 )
+from gpusnap.datapath import Compression, Saver, Saving, Span
 from gpusnap.errors import (
     CriuError,
     DeviceError,
@@ -45,6 +51,7 @@ from gpusnap.host import read_host
 from gpusnap.journal import Entry, Journal, Task, myself
 from gpusnap.phases import Phases
 from gpusnap.plugins import Backend, Plugins, default_plugins
+from gpusnap.regions import RegionsMovedError, device_spans, host_spans, settle
 from gpusnap.release import SAME_DEVICES, release_devices, roll_back, wait_gone
 from gpusnap.repository import (
     Draft,
@@ -67,6 +74,7 @@ from gpusnap.types import (
     Engine,
     Finding,
     Operation,
+    SavedMemory,
     Severity,
     Target,
 )
@@ -90,6 +98,8 @@ class CheckpointOptions(msgspec.Struct, frozen=True, kw_only=True):
         file_locks: Save file locks.
         external_unix_sockets: Save unix sockets connected to processes outside the tree.
         link_remap: Let CRIU link deleted files that are still open.
+        regions: Save device memory and large host memory past CRIU, in parallel.
+        saving: How that memory is compressed, by how many threads, within which budget.
         force: Codes of error findings to override.
     """
 
@@ -102,10 +112,33 @@ class CheckpointOptions(msgspec.Struct, frozen=True, kw_only=True):
     file_locks: bool = False
     external_unix_sockets: bool = False
     link_remap: bool = False
+    regions: bool = True
+    saving: Saving = Saving()
     force: frozenset[str] = frozenset()
 
 
 _DEFAULTS = CheckpointOptions()
+
+
+def choose_saving(
+    compress: str = Compression.AUTO.value, *, workers: int | None = None, budget: int | None = None
+) -> Saving:
+    """How memory is saved, from what a caller says and defaults for the rest.
+
+    Args:
+        compress: ``auto``, ``none``, ``lz4`` or ``zstd``.
+        workers: Threads; None for one a CPU.
+        budget: Bytes of host memory for what is not yet written; None for a share of the free.
+
+    Raises:
+        UsageError: No such compression.
+    """
+    try:
+        compression = Compression(compress)
+    except ValueError:
+        msg = f"{compress!r} is no compression"
+        raise UsageError(msg, cure=f"Name one of {', '.join(Compression)}") from None
+    return Saving(compression=compression, workers=workers, budget=budget)
 
 
 class CheckpointPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +162,8 @@ class _Prepared(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
     criu: Criu | None
     options: CheckpointOptions
+    guarded: bool
+    """Whether CRIU can be kept from saving what gpusnap saves itself."""
 
     @property
     def backend(self) -> Backend | None:
@@ -150,7 +185,9 @@ class _Prepared(msgspec.Struct, frozen=True):
             return CriuOptions()
         return self.backend.criu_options(CriuPhase.DUMP, self.options.engine)
 
-    def request(self, images: Path, work: Path) -> DumpRequest:
+    def request(
+        self, images: Path, work: Path, criu_options: CriuOptions | None = None
+    ) -> DumpRequest:
         options = self.options
         return DumpRequest(
             pid=self.target.root.pid,
@@ -162,7 +199,7 @@ class _Prepared(msgspec.Struct, frozen=True):
             file_locks=options.file_locks,
             link_remap=options.link_remap,
             ext_unix_sockets=options.external_unix_sockets,
-            options=self.criu_options(),
+            options=criu_options or self.criu_options(),
             timeout_us=options.timeout_us,
         )
 
@@ -174,12 +211,26 @@ def _prepare(pid: int, options: CheckpointOptions, plugins: Plugins) -> _Prepare
     machine = tuple(check_criu(search))
     claimed = choose_backend(target, plugins, options.backend)
     findings = (*machine, *inspect_target(target, claimed, Operation.CHECKPOINT))
+    wanted = options.regions and options.engine is Engine.DRIVER and search.criu is not None
+    reason = guard_works(search.criu) if wanted and search.criu is not None else None
+    if reason is not None:
+        findings = (*findings, _unguarded(reason))
     return _Prepared(
         target=target,
         claimed=claimed,
         findings=downgrade(findings, options.force),
         criu=search.criu,
         options=options,
+        guarded=wanted and reason is None,
+    )
+
+
+def _unguarded(reason: str) -> Finding:
+    return Finding(
+        code="guard-unusable",
+        severity=Severity.WARNING,
+        text=f"CRIU saves all memory by itself, which takes longer: {reason}",
+        cure="Use the CRIU of gpusnap setup-criu",
     )
 
 
@@ -232,6 +283,9 @@ def create_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
     timeout_us: int = DEFAULT_TIMEOUT_US,
     lock_timeout_us: int = DEFAULT_LOCK_TIMEOUT_US,
     tcp_established: bool = False,
+    compress: str = Compression.AUTO.value,
+    parallel_workers: int | None = None,
+    memory_budget: int | None = None,
     force: Collection[str] = (),
     plugins: Plugins | None = None,
 ) -> Snapshot:
@@ -248,6 +302,10 @@ def create_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
         timeout_us: How long CRIU may take, in microseconds.
         lock_timeout_us: How long device work under way is waited for, in microseconds.
         tcp_established: Save established TCP connections.
+        compress: How memory is compressed: ``auto``, ``none``, ``lz4`` or ``zstd``.
+        parallel_workers: Threads that save memory; None for one a CPU.
+        memory_budget: Bytes of host memory for what is not yet written; None for a share of
+            what is free.
         force: Codes of error findings to override.
         plugins: The plugins to use; the installed ones by default.
 
@@ -264,6 +322,7 @@ def create_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
         timeout_us=timeout_us,
         lock_timeout_us=lock_timeout_us,
         tcp_established=tcp_established,
+        saving=choose_saving(compress, workers=parallel_workers, budget=memory_budget),
         force=frozenset(force),
     )
     return run_checkpoint(pid, output_path, repository=repository, options=options, plugins=plugins)
@@ -317,7 +376,10 @@ class _Checkpoint:
         self._image: DeviceImage | None = None
         self._snapshot: Snapshot | None = None
         self._dumping = contextlib.ExitStack()
-        self._request = prepared.request(draft.images, draft.work)
+        self._criu_options = prepared.criu_options()
+        self._spans: tuple[Span, ...] = ()
+        self._saver: Saver | None = None
+        self._memory: SavedMemory | None = None
         self._journal = self._begin_journal()
 
     def _begin_journal(self) -> Journal:
@@ -336,7 +398,7 @@ class _Checkpoint:
     def run(self) -> Snapshot:
         try:
             self._freeze_devices()
-            self._dump()
+            self._dump_past_criu()
             if self._options.leave_running:
                 self._let_go()
             else:
@@ -368,12 +430,32 @@ class _Checkpoint:
                 msg = f"The driver says that process {pid} is {state or 'gone'}, not checkpointed"
                 raise DeviceError(msg, pid=pid, state=state)
 
+    def _dump_past_criu(self) -> None:
+        """Dump, with the large memory hidden from CRIU if that can be done."""
+        if not self._prepared.guarded:
+            self._dump()
+            return
+        device = device_spans(self._image)
+        self._spans = (*device, *host_spans(self._target, device))
+        try:
+            self._dump()
+        except RegionsMovedError:
+            # The program maps and unmaps a lot; the device's memory it never touches.
+            self._spans = device
+            self._draft.start_over()
+            self._dump()
+
     def _dump(self) -> None:
+        options = self._criu_options
+        if self._spans:
+            hidden = [Range(span.pid, span.start, span.length) for span in self._spans]
+            options = guarded(options, self._draft.work, hidden)
+        request = self._prepared.request(self._draft.images, self._draft.work, options)
         with Session(self._criu, self._journal.criu_started) as session, self._dumping:
             self._dumping.enter_context(self._phases.step(Phase.DUMP))
             if self._prepared.driven is None:
                 self._phases.freeze(self._target.pids)
-            session.dump(self._request, self._notified)
+            session.dump(request, self._notified)
         self._journal.update(criu=None)
 
     def _notified(self, script: str, _pid: int | None) -> bool:
@@ -383,22 +465,43 @@ class _Checkpoint:
             # Only now do all processes stand still: some may have been forked since preflight.
             self._target = find_target(self._target.root.pid)
             self._check_images()
+            self._copy_memory()
             if not self._options.leave_running:
                 self._publish()
         return True
 
     def _check_images(self) -> None:
-        wanted = self._request.options.inventory_plugin
-        if wanted is not None and wanted not in inventory_plugins(self._draft.images):
+        present = inventory_plugins(self._draft.images)
+        wanted = self._criu_options.inventory_plugin
+        if wanted is not None and wanted not in present:
             msg = f"CRIU's plugin {wanted} took no part in the dump, which lacks the device memory"
             raise CriuError(msg, cure="Use --engine driver")
-        for pattern in self._request.options.expected_images:
+        if self._spans and GUARD_NAME not in present:
+            raise CriuError("The guard plugin took no part in the dump", cure="Use --no-regions")
+        for pattern in self._criu_options.expected_images:
             if not any(self._draft.images.glob(pattern)):
                 msg = f"The dump has no image {pattern}"
                 raise CriuError(msg, cure="See CRIU's log")
         backend = self._prepared.backend
         if backend is not None:
             refuse(backend.verify_images(str(self._draft.images)), CriuError)
+
+    def _copy_memory(self) -> None:
+        """Take the hidden memory out of the frozen target; it need not wait for the disk."""
+        spans = settle(self._spans)
+        if not spans:
+            return
+        seal(self._draft.images)
+        self._saver = Saver(self._draft.regions, self._options.saving)
+        with self._phases.step(Phase.COPY, sum(span.length for span in spans)) as progress:
+            self._saver.copy(spans, progress)
+
+    def _write_memory(self) -> None:
+        if self._saver is None:
+            return
+        with self._phases.step(Phase.WRITE) as progress:
+            self._memory = self._saver.finish(progress)
+        self._saver = None
 
     def _let_go(self) -> None:
         """Let the target run on; if its devices do not come back, save the snapshot first."""
@@ -424,6 +527,7 @@ class _Checkpoint:
             raise TargetError(msg, cure="Wait for it; the snapshot is complete")
 
     def _publish(self) -> Snapshot:
+        self._write_memory()
         self._draft.keep_log(self._draft.work / "dump.log")
         with self._phases.step(Phase.DIGEST) as progress:
             files = self._draft.digest(progress)
@@ -442,6 +546,7 @@ class _Checkpoint:
             backend=backend.name if backend else None,
             claimed=self._pids,
             device_regions=self._image,
+            memory=self._memory,
             devices=backend.devices() if backend else (),
             driver_version=backend.probe().driver_version if backend else None,
             host=read_host(self._criu),
@@ -466,6 +571,8 @@ class _Checkpoint:
     def _roll_back(self, error: BaseException) -> None:
         """Make the target run again; what cannot be put right stays in the journal."""
         backend = self._prepared.backend
+        if self._saver is not None:
+            self._saver.abort()
         roll_back(error, backend, self._pids, self._phases, self._journal)
         if not isinstance(error, GpusnapError):
             return

@@ -4,6 +4,7 @@ verify, compare, criu-restore, restore, unlock. Nothing starts before every byte
 and devices, PIDs and memory were found to fit; a failure after that leaves no process behind.
 """
 
+import contextlib
 import platform
 import time
 from collections.abc import Collection, Iterator
@@ -12,7 +13,16 @@ from pathlib import Path
 import msgspec
 
 from gpusnap.checks import check_device_memory, check_privileges, downgrade
-from gpusnap.criu import Criu, RestoreRequest, Session, equivalent_command, find_criu
+from gpusnap.criu import (
+    Criu,
+    RestoreRequest,
+    Session,
+    equivalent_command,
+    find_criu,
+    guarded,
+    unsealed,
+)
+from gpusnap.datapath import Filler
 from gpusnap.errors import (
     GpusnapError,
     IncompatibleError,
@@ -55,11 +65,13 @@ class RestoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         backend: Backend to use instead of the snapshot's.
         timeout_us: How long CRIU may take, in microseconds.
+        verify_memory: Read filled memory back and compare it.
         force: Codes of error findings to override.
     """
 
     backend: str | None = None
     timeout_us: int = DEFAULT_TIMEOUT_US
+    verify_memory: bool = False
     force: frozenset[str] = frozenset()
 
 
@@ -101,6 +113,8 @@ class _Plan(msgspec.Struct, frozen=True, kw_only=True):
     backend: Backend | None
     device_map: DeviceMap
     request: RestoreRequest
+    filler: Filler | None
+    options: RestoreOptions
 
     @property
     def claimed(self) -> tuple[int, ...]:
@@ -227,7 +241,13 @@ def plan_restore(
     backend = _backend_of(snapshot, options, plugins or default_plugins())
     comparison = _compare(snapshot, backend, wait=False)
     work = snapshot.path
-    request = _request(snapshot, work, options, _criu_options(snapshot, backend))
+    request = _request(
+        snapshot,
+        options,
+        _criu_options(snapshot, backend),
+        images=snapshot.images,
+        work=work,
+    )
     return RestorePlan(
         snapshot=str(snapshot.path),
         pids=snapshot.manifest.target.pids,
@@ -246,11 +266,16 @@ def _criu_options(snapshot: Snapshot, backend: Backend | None) -> CriuOptions:
 
 
 def _request(
-    snapshot: Snapshot, work: Path, options: RestoreOptions, criu_options: CriuOptions
+    snapshot: Snapshot,
+    options: RestoreOptions,
+    criu_options: CriuOptions,
+    *,
+    images: Path,
+    work: Path,
 ) -> RestoreRequest:
     saved = snapshot.manifest.options
     return RestoreRequest(
-        images=snapshot.images,
+        images=images,
         work=work,
         shell_job=saved.shell_job,
         tcp_established=saved.tcp_established,
@@ -321,14 +346,20 @@ def _check_and_run(
     for finding in findings:
         if finding.severity is Severity.WARNING:
             plugins.emit(Found(finding=finding))
+    filler = Filler(snapshot.regions) if snapshot.manifest.memory is not None else None
     with restore_folder(snapshot.path.parent, snapshot.name) as work:
-        criu_options = _criu_options(snapshot, backend)
+        criu_options, images = _criu_options(snapshot, backend), snapshot.images
+        if filler is not None:
+            criu_options = guarded(criu_options, work, None)
+            images = unsealed(snapshot.images, work)
         plan = _Plan(
             snapshot=snapshot,
             criu=find_criu(),
             backend=backend,
             device_map=comparison.device_map or DeviceMap(),
-            request=_request(snapshot, work, options, criu_options),
+            request=_request(snapshot, options, criu_options, images=images, work=work),
+            filler=filler,
+            options=options,
         )
         return _Restore(plan, phases, plugins).run()
 
@@ -341,6 +372,7 @@ class _Restore:
         self._target = plan.snapshot.manifest.target
         self._phases = phases
         self._emit = plugins.emit
+        self._restoring = contextlib.ExitStack()
         self._journal = self._begin_journal()
 
     def _begin_journal(self) -> Journal:
@@ -377,17 +409,26 @@ class _Restore:
         )
 
     def _restore_processes(self) -> int:
-        with (
-            Session(self._plan.criu, self._journal.criu_started) as session,
-            self._phases.step(Phase.CRIU_RESTORE),
-        ):
+        with Session(self._plan.criu, self._journal.criu_started) as session, self._restoring:
+            self._restoring.enter_context(self._phases.step(Phase.CRIU_RESTORE))
             root = session.restore(self._plan.request, self._notified)
         self._journal.update(criu=None)
         return root
 
     def _notified(self, script: str, _pid: int | None) -> bool:
         self._emit(CriuNotified(script=script))
+        if script == "post-restore":
+            self._fill_memory()
         return True
+
+    def _fill_memory(self) -> None:
+        """Put back what was saved past CRIU, before any task runs; a failure ends the tree."""
+        filler = self._plan.filler
+        if filler is None:
+            return
+        self._restoring.close()
+        with self._phases.step(Phase.FILL, filler.raw_bytes) as progress:
+            filler.fill(progress, verify=self._plan.options.verify_memory)
 
     def _restore_devices(self) -> None:
         backend = self._plan.driven

@@ -241,6 +241,30 @@ class DeviceImage(msgspec.Struct, frozen=True, kw_only=True):
     uses: tuple[DeviceUse, ...] = ()
 
 
+class CodecUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What one codec did: chunks it took, their bytes before and after."""
+
+    codec: str
+    chunks: int
+    raw: int
+    stored: int
+
+
+class SavedMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory saved past CRIU, in bytes.
+
+    Attributes:
+        raw: Memory that was there.
+        zero: Of it, pages of zeros, which are not stored.
+        stored: What the packs hold of the rest.
+    """
+
+    raw: int
+    zero: int
+    stored: int
+    codecs: tuple[CodecUse, ...] = ()
+
+
 class DeviceMap(msgspec.Struct, frozen=True, kw_only=True):
     """Saved device UUID to the UUID that replaces it, in the saved order."""
 

@@ -21,6 +21,7 @@ LAYERS = {
     "target": MACHINE,
     "worker": MACHINE,
     "criu": PARTS,
+    "datapath": PARTS,
     "plugins": PARTS,
     "repository": PARTS,
     "": SURFACE,

@@ -136,6 +136,7 @@ def test_the_wheel_holds_the_three_packages(built: Built) -> None:
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
     assert {f"{package}/__init__.py" for package in PACKAGES} <= names
     assert {"gpusnap/_native.abi3.so", "gpusnap/_native.pyi"} <= names
+    assert "gpusnap/guard/gpusnap_guard.so" in names
     assert {"gpusnap_nvidia/_libcuda.py", "gpusnap_nvidia/_libcuda.pyi"} <= names
     tops = {name.partition("/")[0] for name in names}
     assert tops == {*PACKAGES, "gpusnap-0.1.0.dist-info"}
@@ -153,7 +154,9 @@ def test_a_plain_install_runs(plain: Path, tmp_path: Path) -> None:
     code = """
 from importlib.metadata import entry_points
 from gpusnap import native
+from gpusnap.criu.guard import guard_file
 assert "portable" in native.implementations()
+assert guard_file().parts[-3:] == ("gpusnap", "guard", "gpusnap_guard.so")
 backends = {point.name: point.load() for point in entry_points(group="gpusnap.backends")}
 print(*sorted(backends))
 """

@@ -1,8 +1,9 @@
-/* What gpusnap.native calls in gpusnap._native; src/crc32.h documents each function. */
+/* What gpusnap.native calls in gpusnap._native; the headers in src/ document each function. */
 
 enum gpusnap_crc32_implementation {
     GPUSNAP_CRC32_PORTABLE,
     GPUSNAP_CRC32_PCLMUL,
+    GPUSNAP_CRC32_VPCLMUL_AVX,
     GPUSNAP_CRC32_VPCLMUL,
     GPUSNAP_CRC32_ARM,
     ...
@@ -11,3 +12,20 @@ enum gpusnap_crc32_implementation {
 int gpusnap_crc32_supported(int implementation);
 uint32_t gpusnap_crc32(int implementation, uint32_t value, const uint8_t *data, size_t length);
 uint32_t gpusnap_crc32_combine(uint32_t first, uint32_t second, uint64_t second_length);
+
+size_t gpusnap_read_process(int implementation, int32_t pid, uint64_t address, uint8_t *data,
+                            size_t length, uint32_t *crc);
+size_t gpusnap_write_process(int32_t pid, uint64_t address, const uint8_t *data, size_t length);
+
+struct gpusnap_run {
+    uint64_t offset;
+    uint64_t length;
+};
+
+size_t gpusnap_nonzero_pages(const uint8_t *data, size_t length, size_t page,
+                             struct gpusnap_run *runs, size_t room);
+size_t gpusnap_held_pages(const uint64_t *words, size_t count, size_t page,
+                          struct gpusnap_run *runs, size_t room);
+
+void gpusnap_split_planes(const uint8_t *data, size_t length, size_t width, uint8_t *out);
+void gpusnap_join_planes(const uint8_t *data, size_t length, size_t width, uint8_t *out);

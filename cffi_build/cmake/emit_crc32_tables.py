@@ -16,7 +16,7 @@ POLYNOMIAL = 0xEDB88320
 ONE = 0x80000000
 SLICES = 16
 COLUMNS = 6
-FOLD_DISTANCES = (2048, 512, 128)
+FOLD_DISTANCES = (2048, 512, 256, 128)
 """Bits by which the carry-less multiplying paths shift a remainder onto later data."""
 
 

@@ -20,6 +20,9 @@ int gpusnap_crc32_supported(int implementation)
 #ifdef CRC32_HAVE_X86
     case GPUSNAP_CRC32_PCLMUL:
         return __builtin_cpu_supports("pclmul") != 0;
+    case GPUSNAP_CRC32_VPCLMUL_AVX:
+        return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("avx2")
+            && __builtin_cpu_supports("vpclmulqdq");
     case GPUSNAP_CRC32_VPCLMUL:
         return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("avx512f")
             && __builtin_cpu_supports("vpclmulqdq");
@@ -39,6 +42,8 @@ static uint32_t advance(int implementation, uint32_t state, const uint8_t *data,
 #ifdef CRC32_HAVE_X86
     case GPUSNAP_CRC32_PCLMUL:
         return crc32_pclmul(state, data, length);
+    case GPUSNAP_CRC32_VPCLMUL_AVX:
+        return crc32_vpclmul_avx(state, data, length);
     case GPUSNAP_CRC32_VPCLMUL:
         return crc32_vpclmul(state, data, length);
 #endif

@@ -14,6 +14,7 @@ uint32_t crc32_portable(uint32_t state, const uint8_t *data, size_t length);
 #if defined(__x86_64__)
 #define CRC32_HAVE_X86 1
 uint32_t crc32_pclmul(uint32_t state, const uint8_t *data, size_t length);
+uint32_t crc32_vpclmul_avx(uint32_t state, const uint8_t *data, size_t length);
 uint32_t crc32_vpclmul(uint32_t state, const uint8_t *data, size_t length);
 #endif
 

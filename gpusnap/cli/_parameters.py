@@ -13,6 +13,12 @@ _MICROSECONDS = {
     "min": 60_000_000,
     "h": 3_600_000_000,
 }
+_BYTES: dict[str, int] = {"B": 1} | {
+    f"{letter}{ending}": int(base**power)
+    for power, letter in enumerate("KMGT", 1)
+    for ending, base in (("iB", 1024), ("B", 1000), ("", 1024))
+}
+_MOST_BYTES = 1 << 60
 _LONGEST_US = 30 * 24 * _MICROSECONDS["h"]
 _LARGEST_PID = 2**31 - 1
 _SHOWN = 60
@@ -57,6 +63,25 @@ def parse_duration(value: str) -> int:
     return microseconds
 
 
+def parse_size(value: str) -> int:
+    """Read a number of bytes: bare, or with a unit such as GiB (1024) or GB (1000).
+
+    Raises:
+        click.BadParameter: It is no size, of an unknown unit, zero, or beyond all reason.
+    """
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?)\s*([^\W\d_]*)", value, re.ASCII)
+    if match is None:
+        raise _refused(value, "is not a size such as 8GiB, 500MB or 1073741824")
+    number, unit = match.groups()
+    factor = _BYTES.get(unit or "B")
+    if factor is None:
+        raise _refused(value, f"has the unknown unit '{unit}' (known: {', '.join(_BYTES)})")
+    size = round(float(number) * factor)
+    if not 0 < size <= _MOST_BYTES:
+        raise _refused(value, "is not between one byte and an exbibyte")
+    return size
+
+
 def parse_folder(value: str) -> Path:
     """Read a path; ``~`` is the home folder, also where no shell has seen to that.
 
@@ -79,6 +104,11 @@ def pid(_context: click.Context, _parameter: click.Parameter, value: str | None)
 def duration(_context: click.Context, _parameter: click.Parameter, value: str) -> int:
     """Callback of options that take a duration."""
     return parse_duration(value)
+
+
+def size(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
+    """Callback of options that take a number of bytes."""
+    return None if value is None else parse_size(value)
 
 
 def folder(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Path | None:

@@ -5,7 +5,13 @@ from pathlib import Path
 
 import click
 
-from gpusnap.checkpoint import CheckpointOptions, CheckpointPlan, plan_checkpoint, run_checkpoint
+from gpusnap.checkpoint import (
+    CheckpointOptions,
+    CheckpointPlan,
+    choose_saving,
+    plan_checkpoint,
+    run_checkpoint,
+)
 from gpusnap.cli._failures import exit_code_of
 from gpusnap.cli._format import count, duration, listed, size
 from gpusnap.cli._messages import Checkpointed, snapshot_row
@@ -21,7 +27,9 @@ from gpusnap.cli._options import (
     timeout_option,
 )
 from gpusnap.cli._output import Output
+from gpusnap.cli._parameters import size as size_parameter
 from gpusnap.cli._watch import Watch, watched
+from gpusnap.datapath import Compression
 from gpusnap.errors import UsageError
 from gpusnap.repository import Snapshot
 from gpusnap.types import Engine
@@ -63,6 +71,34 @@ from gpusnap.types import Engine
 @flag("--file-locks", "file_locks", "Save file locks.")
 @flag("--ext-unix-sk", "ext_unix_sk", "Allow unix sockets connected to outside of the tree.")
 @flag("--link-remap", "link_remap", "Let CRIU link deleted files that are still open.")
+@flag("--no-regions", "no_regions", "Leave all memory to CRIU, which takes longer.")
+@click.option(
+    "--compress",
+    type=click.Choice([each.value for each in Compression]),
+    default=Compression.AUTO.value,
+    envvar="GPUSNAP_COMPRESS",
+    show_envvar=True,
+    show_default=True,
+    help="How memory is compressed; auto tries a sample and takes what pays.",
+)
+@click.option(
+    "--parallel-workers",
+    "workers",
+    metavar="N",
+    type=click.IntRange(min=1, max=1024),
+    envvar="GPUSNAP_PARALLEL_WORKERS",
+    show_envvar=True,
+    help="Threads that save memory.  [default: one for each CPU]",
+)
+@click.option(
+    "--memory-budget",
+    "budget",
+    metavar="SIZE",
+    callback=size_parameter,
+    envvar="GPUSNAP_MEMORY_BUDGET",
+    show_envvar=True,
+    help="Host memory for what is copied and not yet written.  [default: a share of what is free]",
+)
 @force_option
 @dry_run_option
 @json_option
@@ -80,6 +116,10 @@ def checkpoint(
     file_locks: bool,
     ext_unix_sk: bool,
     link_remap: bool,
+    no_regions: bool,
+    compress: str,
+    workers: int | None,
+    budget: int | None,
     force: tuple[str, ...],
     dry_run: bool,
     output: Output,
@@ -98,6 +138,8 @@ def checkpoint(
         file_locks=file_locks,
         external_unix_sockets=ext_unix_sk,
         link_remap=link_remap,
+        regions=not no_regions,
+        saving=choose_saving(compress, workers=workers, budget=budget),
         force=frozenset(force),
     )
     where = _one_name(spec, name)

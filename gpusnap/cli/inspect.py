@@ -52,6 +52,7 @@ def _show(snapshot: Snapshot, output: Output) -> None:
             *_host(manifest),
             ("frozen", duration(manifest.frozen_us)),
             *((f"  {each.phase.value}", duration(each.microseconds)) for each in manifest.phases),
+            *_memory(manifest),
             ("files", f"{count(len(manifest.files), 'file')}, {size(snapshot.size)}"),
         ]
     )
@@ -99,6 +100,18 @@ def _devices(manifest: Manifest) -> list[tuple[str, str]]:
             for each in manifest.devices
         ),
     ]
+
+
+def _memory(manifest: Manifest) -> list[tuple[str, str]]:
+    memory = manifest.memory
+    if memory is None:
+        return []
+    kept = f"{size(memory.raw)}, of it {size(memory.zero)} zeros, stored in {size(memory.stored)}"
+    codecs = (
+        (f"  {use.codec}", f"{count(use.chunks, 'chunk')}, {size(use.raw)} to {size(use.stored)}")
+        for use in memory.codecs
+    )
+    return [("memory", kept), *codecs]
 
 
 def _host(manifest: Manifest) -> list[tuple[str, str]]:

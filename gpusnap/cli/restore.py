@@ -10,6 +10,7 @@ from gpusnap.cli._format import count, duration, listed
 from gpusnap.cli._options import (
     backend_option,
     dry_run_option,
+    flag,
     force_option,
     json_option,
     repo_option,
@@ -33,6 +34,7 @@ from gpusnap.restore import (
 @repo_option
 @backend_option
 @timeout_option
+@flag("--verify-memory", "verify_memory", "Read filled memory back and compare it.")
 @force_option
 @dry_run_option
 @json_option
@@ -41,6 +43,7 @@ def restore(
     repo: Path | None,
     backend: str | None,
     timeout_us: int,
+    verify_memory: bool,
     force: tuple[str, ...],
     dry_run: bool,
     output: Output,
@@ -52,7 +55,12 @@ def restore(
     SNAPSHOT is a path with a slash, a name in the repository, the beginning of one, or
     latest.
     """
-    options = RestoreOptions(backend=backend, timeout_us=timeout_us, force=frozenset(force))
+    options = RestoreOptions(
+        backend=backend,
+        timeout_us=timeout_us,
+        verify_memory=verify_memory,
+        force=frozenset(force),
+    )
     if dry_run:
         return _show(plan_restore(snapshot, repository=repo, options=options), output)
     with watched(output) as watch:

@@ -5,24 +5,34 @@ The only module of gpusnap that starts CRIU.
 
 from gpusnap.criu.fetch import SUITE, install_private_criu
 from gpusnap.criu.find import Criu, Passed, Search, find_criu, search_criu
+from gpusnap.criu.guard import GUARD_NAME, Range, guarded, write_ranges
+from gpusnap.criu.guard_check import guard_works
 from gpusnap.criu.images import inventory_plugins
 from gpusnap.criu.private import private_criu_directory
 from gpusnap.criu.request import DumpRequest, RestoreRequest, equivalent_command
+from gpusnap.criu.seal import seal, unsealed
 from gpusnap.criu.session import Notify, Session
 
 __all__ = [
+    "GUARD_NAME",
     "SUITE",
     "Criu",
     "DumpRequest",
     "Notify",
     "Passed",
+    "Range",
     "RestoreRequest",
     "Search",
     "Session",
     "equivalent_command",
     "find_criu",
+    "guard_works",
+    "guarded",
     "install_private_criu",
     "inventory_plugins",
     "private_criu_directory",
+    "seal",
     "search_criu",
+    "unsealed",
+    "write_ranges",
 ]

@@ -239,6 +239,12 @@ MEANINGS = (
         "Use the plugin of the same CRIU version, with the libraries it needs",
     ),
     _meaning(
+        "guard-failed",
+        r"Error \(gpusnap_guard\): (?P<reason>.*)",
+        "The guard in CRIU cannot hide memory from it: {reason}",
+        None,
+    ),
+    _meaning(
         "plugin-failed",
         r"Failed in init\(\d+\) of \"(?P<plugin>[^\"]+)\"|(?:CHECKPOINT|PAUSE|RESUME)_DEVICES "
         r"(?:\w+ )?failed with|cuda-checkpoint (?:unexpectedly|exited)|handle_device_vma plugin",

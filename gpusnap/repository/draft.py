@@ -77,6 +77,19 @@ class Draft:
         """The folder for CRIU's images."""
         return self.contents / layout.IMAGES
 
+    @property
+    def regions(self) -> Path:
+        """The folder for memory saved past CRIU; made by whoever saves some."""
+        return self.contents / layout.REGIONS
+
+    def start_over(self) -> None:
+        """Empty the draft: what it is to hold is made anew."""
+        with storage("write to", self._repository):
+            for left in (self.contents, self.work):
+                delete(left)
+            for folder in (self.contents, self.images, self.work):
+                make_folder(folder)
+
     def __enter__(self) -> Self:
         """The draft itself."""
         return self
@@ -93,10 +106,7 @@ class Draft:
     def _begin(self) -> None:
         with storage("write to", self._repository):
             check_free(self.destination)
-            for left in (self.contents, self.work):
-                delete(left)
-            for folder in (self.contents, self.images, self.work):
-                make_folder(folder)
+        self.start_over()
 
     def free_bytes(self) -> int:
         """How many bytes can still be written."""

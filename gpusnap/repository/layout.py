@@ -11,6 +11,7 @@ CONFIG = "gpusnap.json"
 MANIFEST = "manifest.json"
 MANIFEST_DIGEST = "manifest.json.sha256"
 IMAGES = "criu"
+REGIONS = "regions"
 LOGS = "logs"
 PACKS = "packs"
 

@@ -15,7 +15,7 @@ from gpusnap.repository.digest import FileDigest
 from gpusnap.repository.layout import FORMAT_VERSION, MANIFEST
 from gpusnap.repository.names import problem
 from gpusnap.repository.storage import printable
-from gpusnap.types import Device, DeviceImage, Engine, Finding, Target
+from gpusnap.types import Device, DeviceImage, Engine, Finding, SavedMemory, Target
 
 MANIFEST_LIMIT = 64 << 20
 """Bytes of the longest manifest that is read."""
@@ -71,6 +71,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         backend: The backend that handled the device, None for a target without device state.
         claimed: PIDs with device state.
         device_regions: Where in the memory images the device memory is.
+        memory: What was saved past CRIU, None where all is in CRIU's images.
         devices: All devices of the host in the driver's order.
         left_running: Whether the target ran on afterwards.
         frozen_us: How long the target had not run when the manifest was written.
@@ -90,6 +91,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     backend: str | None = None
     claimed: tuple[int, ...] = ()
     device_regions: DeviceImage | None = None
+    memory: SavedMemory | None = None
     devices: tuple[Device, ...] = ()
     driver_version: str | None = None
     engine: Engine = Engine.DRIVER

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from gpusnap.errors import IntegrityError, NotFoundError
-from gpusnap.repository.layout import IMAGES, LOGS, MANIFEST, MANIFEST_DIGEST
+from gpusnap.repository.layout import IMAGES, LOGS, MANIFEST, MANIFEST_DIGEST, REGIONS
 from gpusnap.repository.locks import reading_lock, refusing
 from gpusnap.repository.manifest import MANIFEST_LIMIT, Manifest, decode, digest_line
 from gpusnap.repository.storage import printable, read_part, storage
@@ -35,6 +35,11 @@ class Snapshot(msgspec.Struct, frozen=True):
     def images(self) -> Path:
         """The folder with CRIU's images."""
         return self.path / IMAGES
+
+    @property
+    def regions(self) -> Path:
+        """The folder with memory saved past CRIU, absent if there is none."""
+        return self.path / REGIONS
 
     @property
     def logs(self) -> Path:

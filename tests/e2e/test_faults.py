@@ -23,11 +23,14 @@ CHECKPOINT_POINTS = (
     "criu:pre-dump",
     "criu:pre-dump+0.02",
     "criu:post-dump",
+    "started:copy",
+    "finished:copy",
     "started:restore",
     "started:restore+0.003",
     "finished:restore",
     "started:unlock",
     "finished:unlock",
+    "started:write",
     "started:digest",
     "started:publish",
     "finished:publish",
@@ -37,8 +40,9 @@ KILL_POINTS = (
     "finished:checkpoint",
     "criu:pre-dump",
     "criu:post-dump",
+    "started:copy",
+    "started:write",
     "started:digest",
-    "finished:digest",
     "started:publish",
 )
 """With --kill: all before the publication, after which the snapshot takes the target's place."""
@@ -49,6 +53,8 @@ RESTORE_POINTS = (
     "started:criu-restore",
     "criu:pre-restore",
     "criu:post-restore",
+    "started:fill",
+    "finished:fill",
     "criu:pre-resume",
     "criu:post-resume",
     "finished:criu-restore",
@@ -67,7 +73,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     job.kill()
 
 
-CRIU_LIVES = ("criu:", "started:digest", "finished:digest", "started:publish")
+CRIU_HOLDS = ("criu:", "started:copy", "finished:copy", "started:fill", "finished:fill")
+CRIU_LIVES = (*CRIU_HOLDS, "started:write", "started:digest", "started:publish")
 WORKER_LIVES = (
     "finished:lock",
     "started:checkpoint",
@@ -85,7 +92,7 @@ def check_hit(point: str, victim: str, hit: str, said: str, *, dies_by_kill: boo
     assert hit != "never", f"the point was not reached: {said}"
     lives = {"gpusnap": ("",), "worker": WORKER_LIVES, "criu": CRIU_LIVES}[victim]
     if victim == "criu" and not dies_by_kill:
-        lives = ("criu:",)
+        lives = CRIU_HOLDS
     if point.startswith(lives):
         assert hit.isdigit(), f"{victim} was not there at {point}"
 

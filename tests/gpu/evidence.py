@@ -118,6 +118,19 @@ def counter_killed(lab: Lab) -> Figures:
     }
 
 
+def counter_by_criu(lab: Lab) -> Figures:
+    """The same with --no-regions: CRIU saves and restores all memory by itself."""
+    counter = start_counter(COUNTER_GIB, lab.folder)
+    saved = lab.gpusnap("checkpoint", counter.pid, "counter", "--kill", "--no-regions")
+    restored = lab.gpusnap("restore", "counter")
+    counter.adopt()
+    bad = counter.advance()
+    must(bad == 0, f"{bad} words differ")
+    counter.kill()
+    lab.clean()
+    return {"gib": COUNTER_GIB, "mismatches": bad, "checkpoint": saved, "restore": restored}
+
+
 def counter_left_running(lab: Lab) -> Figures:
     """The default: it runs on; then it is killed and restored."""
     counter = start_counter(COUNTER_GIB, lab.folder)
@@ -399,6 +412,7 @@ SCENARIOS: tuple[Callable[[Lab], Figures], ...] = (
     forked_refused,
     counter_killed,
     counter_left_running,
+    counter_by_criu,
     plain_criu,
     plugin_engine,
     counter_suspended,

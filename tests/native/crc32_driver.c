@@ -11,6 +11,7 @@ static const size_t large[] = {4095, 4096, 12287, 12288, 12289, 3 * 12288 + 7, 6
 static const char *const names[] = {
     [GPUSNAP_CRC32_PORTABLE] = "portable",
     [GPUSNAP_CRC32_PCLMUL] = "pclmul",
+    [GPUSNAP_CRC32_VPCLMUL_AVX] = "vpclmul_avx",
     [GPUSNAP_CRC32_VPCLMUL] = "vpclmul",
     [GPUSNAP_CRC32_ARM] = "arm",
 };

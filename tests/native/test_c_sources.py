@@ -13,22 +13,28 @@ WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wconversion", "-Wstrict
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
-def build(folder: Path, compiler: str, *options: str) -> Path:
-    """Compile the driver with all sources, or skip where there is no such compiler."""
+CHECKED = {"crc32": "portable", "memory": "memory"}
+"""Driver to what it certainly checks."""
+
+each = pytest.mark.parametrize("driver", CHECKED)
+
+
+def build(driver: str, folder: Path, compiler: str, *options: str) -> Path:
+    """Compile a driver with all sources, or skip where there is no such compiler."""
     if shutil.which(compiler) is None:
         pytest.skip(f"No {compiler} here")
     emit = ROOT / "cffi_build" / "cmake" / "emit_crc32_tables.py"
     subprocess.run([sys.executable, emit, folder / "crc32_tables.h"], check=True)
     program = folder / "driver"
     includes = (f"-I{folder}", f"-I{SOURCES}")
-    sources = (ROOT / "tests" / "native" / "crc32_driver.c", *sorted(SOURCES.glob("crc32*.c")))
+    sources = (ROOT / "tests" / "native" / f"{driver}_driver.c", *sorted(SOURCES.glob("*.c")))
     language = ("-std=gnu11", "-g", *WARNINGS, *includes)
     subprocess.run([compiler, *language, *options, *sources, "-o", program], check=True)
     return program
 
 
 def run(*command: str | Path) -> list[str]:
-    """Run the driver: it prints the implementations it has checked."""
+    """Run a driver: it prints what it has checked."""
     result = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout.split()
@@ -44,18 +50,22 @@ def require(compiler: str, folder: Path, *options: str) -> None:
 
 
 @pytest.mark.parametrize("level", ["-O0", "-O3"])
-def test_under_address_and_undefined_behaviour_sanitizers(tmp_path: Path, level: str) -> None:
+@each
+def test_under_address_and_undefined_behaviour_sanitizers(
+    driver: str, tmp_path: Path, level: str
+) -> None:
     require("gcc", tmp_path, *SANITIZERS)
-    assert "portable" in run(build(tmp_path, "gcc", level, *SANITIZERS))
+    assert CHECKED[driver] in run(build(driver, tmp_path, "gcc", level, *SANITIZERS))
 
 
-def test_with_clang(tmp_path: Path) -> None:
-    assert "portable" in run(build(tmp_path, "clang", "-O2"))
+@each
+def test_with_clang(driver: str, tmp_path: Path) -> None:
+    assert CHECKED[driver] in run(build(driver, tmp_path, "clang", "-O2"))
 
 
 def test_arm_in_emulation(tmp_path: Path) -> None:
     emulator = shutil.which("qemu-aarch64")
     if emulator is None:
         pytest.skip("No qemu-aarch64 here")
-    program = build(tmp_path, "aarch64-linux-gnu-gcc", "-O2", "-static")
+    program = build("crc32", tmp_path, "aarch64-linux-gnu-gcc", "-O2", "-static")
     assert run(emulator, program) == ["portable", "arm"]

@@ -1,8 +1,7 @@
-"""CRC-32 at the speed of memory; the one module that imports the compiled extension.
+"""CRC-32 at the speed of memory.
 
 Polynomial, conventions and results are zlib's: ``zlib.crc32`` itself is one of the
 implementations, the one that is left on a platform for which the extension was not built.
-Large pieces are computed with the interpreter's lock released.
 """
 
 import functools
@@ -11,12 +10,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from gpusnap.errors import UsageError
+from gpusnap.native.extension import EXTENSION, Extension
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _Crc32: TypeAlias = "Callable[[Buffer, int], int]"
-_Combine: TypeAlias = Callable[[int, int, int], int]
 
 _MASK = 0xFFFFFFFF
 _POLYNOMIAL = 0xEDB88320
@@ -44,36 +43,39 @@ def _combine(first: int, second: int, second_length: int) -> int:
     return first ^ second
 
 
-def _load() -> tuple[dict[str, _Crc32], _Combine]:
-    """Give what this machine can run, the fastest first.
-
-    Only an extension that is absent is passed over: one that is there but cannot be loaded is
-    a broken installation, which must not pass unseen.
-    """
-    try:
-        from gpusnap._native import ffi, lib  # noqa: PLC0415  absent on some platforms
-    except ModuleNotFoundError:
-        return {"zlib": zlib.crc32}, _combine
-
-    def compute(number: int, data: "Buffer", value: int) -> int:
-        with ffi.from_buffer("uint8_t[]", data) as view:
-            return lib.gpusnap_crc32(number, value, view, len(view))
-
+def _numbers(extension: Extension) -> dict[str, int]:
+    """Give the extension's number of each way that this processor has, the fastest first."""
+    lib = extension.lib
     numbers = {
         "vpclmul": lib.GPUSNAP_CRC32_VPCLMUL,
+        "vpclmul_avx": lib.GPUSNAP_CRC32_VPCLMUL_AVX,
         "pclmul": lib.GPUSNAP_CRC32_PCLMUL,
         "arm": lib.GPUSNAP_CRC32_ARM,
         "portable": lib.GPUSNAP_CRC32_PORTABLE,
     }
+    return {name: number for name, number in numbers.items() if lib.gpusnap_crc32_supported(number)}
+
+
+def _compute(extension: Extension, number: int, data: "Buffer", value: int) -> int:
+    with extension.ffi.from_buffer("uint8_t[]", data) as view:
+        return extension.lib.gpusnap_crc32(number, value, view, len(view))
+
+
+def _implementations() -> dict[str, _Crc32]:
+    """Give what this machine can run, the fastest first."""
+    if EXTENSION is None:
+        return {"zlib": zlib.crc32}
     compiled: dict[str, _Crc32] = {
-        name: functools.partial(compute, number)
-        for name, number in numbers.items()
-        if lib.gpusnap_crc32_supported(number)
+        name: functools.partial(_compute, EXTENSION, number)
+        for name, number in _numbers(EXTENSION).items()
     }
-    return compiled | {"zlib": zlib.crc32}, lib.gpusnap_crc32_combine
+    return compiled | {"zlib": zlib.crc32}
 
 
-_IMPLEMENTATIONS, _COMBINE = _load()
+FASTEST_NUMBER = next(iter(_numbers(EXTENSION).values())) if EXTENSION else 0
+"""What the extension's functions that compute CRC-32 on the way are told to use."""
+
+_IMPLEMENTATIONS = _implementations()
 _FASTEST = next(iter(_IMPLEMENTATIONS))
 
 
@@ -81,8 +83,9 @@ def implementations() -> tuple[str, ...]:
     """Name the ways to compute CRC-32 on this machine, the fastest first.
 
     Returns:
-        Some of ``vpclmul`` (VPCLMULQDQ with AVX-512), ``pclmul`` (PCLMULQDQ), ``arm`` (Armv8's
-        CRC32 instructions) and ``portable`` (tables, in C); always ``zlib``.
+        Some of ``vpclmul`` (VPCLMULQDQ with AVX-512), ``vpclmul_avx`` (VPCLMULQDQ with AVX2),
+        ``pclmul`` (PCLMULQDQ), ``arm`` (Armv8's CRC32 instructions) and ``portable`` (tables, in
+        C); always ``zlib``.
     """
     return tuple(_IMPLEMENTATIONS)
 
@@ -121,4 +124,5 @@ def crc32_combine(first: int, second: int, second_length: int) -> int:
     """
     if second_length < 0:
         raise UsageError(f"A length cannot be negative: {second_length}")
-    return _COMBINE(first & _MASK, second & _MASK, second_length)
+    combine = EXTENSION.lib.gpusnap_crc32_combine if EXTENSION else _combine
+    return combine(first & _MASK, second & _MASK, second_length)

@@ -1,0 +1,71 @@
+"""Memory that copied pages wait in, within a budget."""
+
+import contextlib
+import mmap
+
+import psutil
+
+from gpusnap.errors import GpusnapError
+
+_SIZE = 16 << 20
+"""Bytes of one buffer, unless the budget is small."""
+
+_LEAST = 1 << 20
+_SHARE = 4
+_CURE = "Free memory, or raise the limit of the process (ulimit -v)"
+
+
+def default_budget() -> int:
+    """A quarter of the memory that is available, so that others have room meanwhile."""
+    return int(psutil.virtual_memory().available) // _SHARE
+
+
+class Buffer:
+    """A piece of memory and whether it was used before."""
+
+    def __init__(self, size: int) -> None:
+        self.memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.used = False
+        with contextlib.suppress(OSError):  # a kernel without huge pages: it is only slower
+            self.memory.madvise(mmap.MADV_HUGEPAGE)
+
+
+class Buffers:
+    """Buffers that are made as they are needed, never more than the budget allows.
+
+    Not safe for threads: whoever shares it holds a lock.
+    """
+
+    def __init__(self, budget: int, workers: int) -> None:
+        # With few bytes, small buffers let all workers have one.
+        self.size = min(_SIZE, max(_LEAST, budget // workers // mmap.PAGESIZE * mmap.PAGESIZE))
+        self._left = max(1, budget // self.size)
+        self._made = 0
+        self._free: list[Buffer] = []
+
+    def take(self) -> Buffer | None:
+        """A buffer; None where all are in use."""
+        if self._free:
+            return self._free.pop()
+        if self._left == 0:
+            return None
+        try:
+            buffer = Buffer(self.size)
+        except OSError as error:
+            # What there is has to do; without any there is nothing to wait for.
+            self._left = 0
+            if self._made == 0:
+                raise GpusnapError("There is no memory for a buffer", cure=_CURE) from error
+            return None
+        self._left -= 1
+        self._made += 1
+        return buffer
+
+    def give(self, buffer: Buffer) -> None:
+        """Take back a buffer."""
+        buffer.used = True
+        self._free.append(buffer)
+
+    def drop(self) -> None:
+        """Let go of the buffers that are free; there will be no need for them."""
+        self._free.clear()

@@ -1,0 +1,117 @@
+"""Threads that work on one thing together: the first failure stops all of them."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from gpusnap.hookspecs import Progress
+
+_REPORT_S = 0.1
+"""How often the caller hears of progress."""
+
+
+class StoppedError(Exception):
+    """Raised in a thread that goes on although the work was called off."""
+
+
+class Crew:
+    """Some threads and the condition that guards what they share.
+
+    Attributes:
+        changed: Notified whenever something that a thread or the caller waits for changed.
+    """
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self._threads: list[threading.Thread] = []
+        self._working = 0
+        self._error: BaseException | None = None
+        self._stopped = False
+
+    def start(self, count: int, work: Callable[[int], None]) -> None:
+        """Start threads, each of which calls ``work`` with its number."""
+        names = [f"gpusnap-datapath-{number}" for number in range(count)]
+        self._threads = [
+            threading.Thread(target=self._run, args=(work, number), name=name)
+            for number, name in enumerate(names)
+        ]
+        try:
+            for thread in self._threads:
+                self._working += 1
+                thread.start()
+        except RuntimeError:
+            self._working -= 1
+            self._threads = [thread for thread in self._threads if thread.ident is not None]
+            self.stop()
+            raise
+
+    def _run(self, work: Callable[[int], None], number: int) -> None:
+        error = None
+        try:
+            work(number)
+        except StoppedError:
+            pass
+        except BaseException as raised:  # noqa: BLE001  it is raised in the caller
+            error = raised
+        with self.changed:
+            self._working -= 1
+            self._error = self._error or error
+            self._stopped = self._stopped or error is not None
+            self.changed.notify_all()
+
+    def check(self) -> None:
+        """Leave a thread whose work was called off."""
+        if self._stopped:
+            raise StoppedError
+
+    def wait(self) -> None:
+        """Wait in a thread, the condition held, until something changed."""
+        self.check()
+        self.changed.wait()
+        self.check()
+
+    def watch(
+        self, progress: Progress, total: int, done: Callable[[], int], finished: Callable[[], bool]
+    ) -> None:
+        """Wait in the caller until ``finished``, which is asked with the condition held.
+
+        Raises:
+            BaseException: What failed in a thread, or in the caller; the threads have ended then.
+        """
+        try:
+            while not self._finished_soon(finished):
+                progress(done(), total)
+            self._raise_failure()
+            progress(done(), total)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _raise_failure(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._stopped:
+            raise RuntimeError("The work was called off")
+
+    def _finished_soon(self, finished: Callable[[], bool]) -> bool:
+        end = time.monotonic() + _REPORT_S
+        with self.changed:
+            while not finished() and not self._stopped:
+                left = end - time.monotonic()
+                if left <= 0:
+                    return False
+                self.changed.wait(left)
+        return True
+
+    @property
+    def ended(self) -> bool:
+        """Whether all threads have done their work, or failed; the condition must be held."""
+        return self._working == 0
+
+    def stop(self) -> None:
+        """Call the work off and wait for the threads to notice."""
+        with self.changed:
+            self._stopped = True
+            self.changed.notify_all()
+        for thread in self._threads:
+            thread.join()

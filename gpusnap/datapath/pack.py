@@ -1,0 +1,103 @@
+"""Where bytes go: packs, each written by one thread."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gpusnap.datapath import records
+from gpusnap.datapath.codecs import Encoded
+from gpusnap.datapath.files import create, storage, write_all
+from gpusnap.datapath.records import Chunk, Pack
+from gpusnap.datapath.source import Data
+from gpusnap.datapath.spans import PAGE, Span
+from gpusnap.native import crc32
+
+_BATCH = 4 << 20
+"""Bytes that are handed to the kernel at once."""
+
+_MOST_PARTS = 512
+"""Below the kernel's limit of 1,024 parts in one write."""
+
+
+class PackWriter:
+    """Writes one pack, which gets its number and its file with its first chunk.
+
+    Attributes:
+        number: Of the pack, -1 before.
+    """
+
+    def __init__(self, folder: Path, numbers: Iterator[int]) -> None:
+        """Write into a folder.
+
+        Args:
+            folder: For packs.
+            numbers: Gives every writer of the folder another number, without gaps.
+        """
+        self.number = -1
+        self._numbers = numbers
+        self._path = folder
+        self._id = records.new_pack_id()
+        self._descriptor: int | None = None
+        self._records = bytearray()
+        self._position = 0
+        self._parts: list[memoryview | bytes] = []
+        self._waiting = 0
+
+    def append(self, data: Data, encoded: Encoded) -> None:
+        """Add a chunk; what it refers to must stay as it is until :meth:`flush`."""
+        if self._descriptor is None:
+            self._begin()
+        stored = len(encoded.data)
+        padding = bytes(-stored % PAGE)
+        crc = crc32(padding, crc32(encoded.data)) if encoded.codec else data.crc
+        position = self._position + self._waiting
+        chunk = Chunk(
+            data.offset, position, data.span, data.length, stored, encoded.codec, data.crc, crc
+        )
+        self._records += chunk.encode()
+        self._add(encoded.data)
+        if padding:
+            self._add(padding)
+        if self._waiting >= _BATCH or len(self._parts) >= _MOST_PARTS:
+            self.flush()
+
+    def _begin(self) -> None:
+        self.number = next(self._numbers)
+        self._path /= records.pack_name(self.number)
+        with storage("write", self._path):
+            self._descriptor = create(self._path)
+        self._add(records.encode_header(self._id))
+
+    def _add(self, part: memoryview | bytes) -> None:
+        self._parts.append(part)
+        self._waiting += len(part)
+
+    def flush(self) -> None:
+        """Write what was added."""
+        if self._descriptor is None or not self._parts:
+            return
+        with storage("write", self._path):
+            write_all(self._descriptor, self._parts, self._position)
+        self._position += self._waiting
+        self._parts.clear()
+        self._waiting = 0
+
+    def seal(self, spans: Sequence[Span]) -> Pack | None:
+        """Write the footer and make all of it durable; None where no chunk was added."""
+        if self._descriptor is None:
+            return None
+        self.flush()
+        table = bytes(self._records)
+        self._add(records.encode_footer(self._id, self._position, spans, table))
+        self.flush()
+        with storage("write", self._path):
+            os.fsync(self._descriptor)
+        self.close()
+        return Pack(self._id, self._position, table)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._parts.clear()
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

@@ -1,0 +1,153 @@
+"""From the memory of processes into packs."""
+
+import itertools
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from gpusnap.datapath import records
+from gpusnap.datapath.backlog import Backlog
+from gpusnap.datapath.buffers import Buffers, default_budget
+from gpusnap.datapath.codecs import Compression, Encoder
+from gpusnap.datapath.crew import Crew
+from gpusnap.datapath.files import create, make_folder, storage, sync_folder, write_all
+from gpusnap.datapath.pace import Pace
+from gpusnap.datapath.pack import PackWriter
+from gpusnap.datapath.records import Index, Pack
+from gpusnap.datapath.source import Windows
+from gpusnap.datapath.spans import Span, span_fault
+from gpusnap.datapath.tally import summarize
+from gpusnap.datapath.worker import Worker
+from gpusnap.errors import UsageError
+from gpusnap.hookspecs import Progress
+from gpusnap.types import SavedMemory
+
+
+class Saving(msgspec.Struct, frozen=True, kw_only=True):
+    """How memory is saved.
+
+    Attributes:
+        compression: Which codec.
+        workers: Threads; None for one a CPU.
+        budget: Bytes of buffers; None for a quarter of the memory that is available then. A
+            codec needs some megabytes a worker more, for the chunk at hand.
+    """
+
+    compression: Compression = Compression.AUTO
+    workers: int | None = None
+    budget: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be."""
+        if self.workers is not None and self.workers < 1:
+            raise UsageError(f"{self.workers} workers cannot save anything")
+        if self.budget is not None and self.budget < 1:
+            raise UsageError(f"{self.budget} bytes cannot hold anything")
+
+
+class Saver:
+    """Saves memory into a folder: :meth:`copy` while the target stands still, then :meth:`finish`.
+
+    Whatever fails, the threads have ended when the error arrives; the folder is then worth
+    nothing. An error of one method is raised by the next one again.
+    """
+
+    def __init__(self, folder: Path, saving: Saving) -> None:
+        """Make the folder.
+
+        Args:
+            folder: Where packs and index go; it must not exist.
+            saving: How.
+
+        Raises:
+            GpusnapError: It cannot be made.
+        """
+        self._folder = folder
+        with storage("make", folder):
+            make_folder(folder)
+        self._compression = saving.compression
+        self._workers = saving.workers or len(os.sched_getaffinity(0))
+        self._crew = Crew()
+        buffers = Buffers(saving.budget or default_budget(), self._workers)
+        self._backlog = Backlog(self._crew, buffers)
+        self._windows: Windows | None = None
+        self._numbers = itertools.count()
+        self._packs: dict[int, Pack] = {}
+        self._read = 0
+        self._pace = Pace()
+
+    def copy(self, spans: Sequence[Span], progress: Progress) -> None:
+        """Copy memory out of processes that stand still.
+
+        Once it returns, nothing more is needed of the processes. What waits in buffers is being
+        encoded and written while the caller goes on.
+
+        Args:
+            spans: Private anonymous memory, made of whole pages, without overlap.
+            progress: Called with bytes done, holes and zeros included, and bytes in all.
+
+        Raises:
+            UsageError: The spans cannot be.
+            TargetError: A process ended, or its memory cannot be read.
+            GpusnapError: The disk refused.
+        """
+        if self._windows is not None:
+            raise RuntimeError("copy() was called before")
+        if fault := span_fault(spans):
+            raise UsageError(f"Memory cannot be saved: {fault}")
+        self._windows = windows = Windows(tuple(spans))
+        count = min(self._workers, windows.count)
+        self._backlog.begin(count)
+        self._crew.start(count, lambda _number: self._work(windows))
+        total = sum(span.length for span in spans)
+        backlog = self._backlog
+        self._crew.watch(progress, total, lambda: backlog.passed, lambda: backlog.all_copied)
+
+    def finish(self, progress: Progress) -> SavedMemory:
+        """Wait for what is still being written, make it durable, write the index.
+
+        Args:
+            progress: Called with bytes written and bytes in all, as they were in the process.
+
+        Returns:
+            What was saved, and what the codecs made of it.
+
+        Raises:
+            GpusnapError: The disk refused.
+        """
+        if self._windows is None:
+            raise RuntimeError("copy() comes first")
+        backlog, crew = self._backlog, self._crew
+        crew.watch(progress, backlog.copied, lambda: backlog.written, lambda: crew.ended)
+        packs = tuple(self._packs[number] for number in sorted(self._packs))
+        self._write_index(Index(self._windows.spans, packs))
+        return summarize(self._read, packs)
+
+    def abort(self) -> None:
+        """Stop; may be called at any time, also more than once."""
+        self._crew.stop()
+
+    def _write_index(self, index: Index) -> None:
+        path = self._folder / records.INDEX
+        with storage("write", path):
+            descriptor = create(path)
+            try:
+                write_all(descriptor, [records.encode_index(index)], 0)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            sync_folder(self._folder)
+
+    def _work(self, windows: Windows) -> None:
+        with closing(PackWriter(self._folder, self._numbers)) as writer:
+            encoder = Encoder(self._compression)
+            worker = Worker(windows, self._backlog, writer, encoder, self._pace)
+            worker.run()
+            pack = writer.seal(windows.spans)
+        with self._crew.changed:
+            self._read += worker.read
+            if pack is not None:
+                self._packs[writer.number] = pack

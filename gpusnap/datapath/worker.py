@@ -1,0 +1,99 @@
+"""One thread that saves memory.
+
+It does what is most urgent: it copies out of the target as long as there is a buffer, and
+otherwise encodes and writes what was copied. So the target waits for a codec or the disk only
+where its memory exceeds the budget. Bytes that no codec makes smaller are written at once where
+that is what releases the target first.
+"""
+
+import time
+
+from gpusnap.datapath.backlog import Backlog, Filled
+from gpusnap.datapath.buffers import Buffer
+from gpusnap.datapath.codecs import Encoder
+from gpusnap.datapath.pace import Pace
+from gpusnap.datapath.pack import PackWriter
+from gpusnap.datapath.records import Codec
+from gpusnap.datapath.source import Data, Pieces, Windows, copy_piece
+
+
+class Worker:
+    """Copies, encodes and writes, into a pack of its own.
+
+    Attributes:
+        read: Bytes that it copied, zeros included.
+    """
+
+    def __init__(
+        self,
+        windows: Windows,
+        backlog: Backlog,
+        writer: PackWriter,
+        encoder: Encoder,
+        pace: Pace,
+    ) -> None:
+        self._spans = windows.spans
+        self._pieces = Pieces(windows)
+        self._backlog = backlog
+        self._writer = writer
+        self._encoder = encoder
+        self._pace = pace
+        self.read = 0
+
+    def run(self) -> None:
+        """Work until there is nothing left to do."""
+        copying = True
+        while True:
+            if copying and self._pieces.peek() is None:
+                copying = False
+                self._backlog.finished_copying(self._pieces.take_passed())
+            match self._backlog.next(copying=copying):
+                case None:
+                    return
+                case Filled() as filled:
+                    self._write(filled)
+                case buffer:
+                    self._serve(buffer)
+
+    def _serve(self, buffer: Buffer) -> None:
+        filled = self._fill(buffer)
+        self._backlog.count(filled, self._pieces.take_passed())
+        if filled.choice.codec is Codec.RAW and self._pace.favours_writing:
+            self._write(filled)
+        else:
+            self._backlog.add(filled)
+
+    def _fill(self, buffer: Buffer) -> Filled:
+        view = memoryview(buffer.memory)
+        begin = time.perf_counter()
+        used = 0
+        data: list[Data] = []
+        while (piece := self._pieces.peek()) and used + piece.length <= len(view):
+            self._backlog.check()
+            data += copy_piece(self._spans[piece.span], piece, view, used)
+            used += piece.length
+            self._pieces.skip()
+        self.read += used
+        rate = self._pace.used if buffer.used else self._pace.fresh
+        rate.note(time.perf_counter() - begin, used)
+        return Filled(buffer, used, data, self._encoder.choose(view[:used]))
+
+    def _write(self, filled: Filled) -> None:
+        view = memoryview(filled.buffer.memory)
+        codec = self._codec(filled)
+        begin = time.perf_counter()
+        for data in filled.data:
+            self._backlog.check()
+            encoded = self._encoder.encode(codec, view[data.at : data.at + data.length])
+            self._writer.append(data, encoded)
+        self._writer.flush()
+        if codec is Codec.RAW:
+            self._pace.write.note(time.perf_counter() - begin, filled.length)
+        self._backlog.wrote(filled)
+
+    def _codec(self, filled: Filled) -> Codec:
+        """What was chosen, unless the target would have to wait for it longer than without."""
+        choice = filled.choice
+        free = self._encoder.may_skip and not self._backlog.all_copied
+        slow = free and not self._pace.pays(choice.ratio, choice.cost)
+        return Codec.RAW if slow else choice.codec

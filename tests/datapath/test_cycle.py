@@ -1,0 +1,125 @@
+"""Memory of real processes: saved, lost, filled again, the same to the last byte."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusnap.datapath import Compression, Filler, Kind, Saver, Saving, Span
+from gpusnap.types import SavedMemory
+from tests.datapath.program import KINDS, PAGE
+from tests.datapath.targets import Process, save, silent
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[Process]:
+    with Process(*KINDS) as process:
+        yield process
+
+
+@pytest.mark.parametrize("budget", [None, 3 << 20, 1])
+@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("compression", Compression)
+def test_all_comes_back(
+    process: Process, tmp_path: Path, compression: Compression, workers: int, budget: int | None
+) -> None:
+    before = process.content()
+    saving = Saving(compression=compression, workers=workers, budget=budget)
+    summary = save(process.spans(), tmp_path / "regions", saving)
+    process.lose()
+    assert process.content() != before
+    filler = Filler(tmp_path / "regions", workers=workers)
+    filler.check(silent)
+    filler.fill(silent, verify=True)
+    assert process.content() == before
+    assert filler.spans == process.spans()
+    assert filler.raw_bytes == summary.raw - summary.zero
+    assert sum(use.raw for use in summary.codecs) == filler.raw_bytes
+
+
+def saved(kind: str, folder: Path, compression: Compression) -> SavedMemory:
+    with Process(kind) as process:
+        return save(process.spans(), folder, Saving(compression=compression, workers=1))
+
+
+def test_zeros_and_holes_take_no_room(tmp_path: Path) -> None:
+    assert saved("untouched", tmp_path / "a", Compression.NONE) == SavedMemory(
+        raw=0, zero=0, stored=0
+    )
+    length = KINDS["zeros"][0]
+    zeros = saved("zeros", tmp_path / "b", Compression.NONE)
+    assert (zeros.zero, zeros.stored) == (length, 0)
+    length = KINDS["scattered"][0]
+    scattered = saved("scattered", tmp_path / "c", Compression.NONE)
+    assert scattered.stored == -(-length // (37 * PAGE)) * PAGE
+    assert scattered.raw == scattered.stored
+    striped = saved("striped", tmp_path / "d", Compression.NONE)
+    assert striped.zero == striped.stored == KINDS["striped"][0] // 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "compression", "codec", "most"),
+    [
+        ("small", Compression.ZSTD, "raw", 1.0),
+        ("text", Compression.ZSTD, "planes2-zstd", 0.4),
+        ("text", Compression.LZ4, "lz4", 0.6),
+        ("halves", Compression.ZSTD, "planes2-zstd", 0.7),
+        ("floats", Compression.ZSTD, "planes4-zstd", 0.9),
+        ("floats", Compression.NONE, "raw", 1.0),
+    ],
+)
+def test_codecs_save_room(
+    tmp_path: Path, kind: str, compression: Compression, codec: str, most: float
+) -> None:
+    summary = saved(kind, tmp_path / "regions", compression)
+    uses = {use.codec: use for use in summary.codecs}
+    assert uses[codec].stored <= most * uses[codec].raw
+    assert uses[codec].raw > summary.raw / 2
+
+
+def test_nothing_to_save(tmp_path: Path) -> None:
+    assert save((), tmp_path / "regions", Saving()).raw == 0
+    filler = Filler(tmp_path / "regions")
+    filler.check(silent)
+    filler.fill(silent)
+    assert (filler.spans, filler.raw_bytes) == ((), 0)
+
+
+def test_two_processes(tmp_path: Path) -> None:
+    with Process("text", "page") as first, Process("small") as second:
+        spans = (*first.spans(), *second.spans())
+        before = [first.content(), second.content()]
+        save(spans, tmp_path / "regions", Saving())
+        first.lose()
+        second.lose()
+        Filler(tmp_path / "regions").fill(silent)
+        assert [first.content(), second.content()] == before
+
+
+def test_high_priority_comes_first(tmp_path: Path) -> None:
+    with Process("page", "small", "page", "text") as process:
+        spans = tuple(
+            Span(span.pid, span.start, span.length, Kind.DEVICE, priority)
+            for span, priority in zip(process.spans(), (-1, 0, 2, 0), strict=True)
+        )
+        save(spans, tmp_path / "regions", Saving(workers=1))
+    filler = Filler(tmp_path / "regions")
+    assert filler.spans == spans
+    order = [chunk.span for chunk in filler._tables[0]]
+    assert list(dict.fromkeys(order)) == [2, 1, 3, 0]
+
+
+def test_progress_ends_with_all(tmp_path: Path) -> None:
+    copied: list[tuple[int, int]] = []
+    written: list[tuple[int, int]] = []
+    filled: list[tuple[int, int]] = []
+    with Process("scattered", "text") as process:
+        saver = Saver(tmp_path / "regions", Saving())
+        saver.copy(process.spans(), lambda done, total: copied.append((done, total)))
+        summary = saver.finish(lambda done, total: written.append((done, total)))
+        filler = Filler(tmp_path / "regions")
+        filler.fill(lambda done, total: filled.append((done, total)))
+    length = sum(span.length for span in process.spans())
+    assert copied[-1] == (length, length)
+    stored = summary.raw - summary.zero
+    assert written[-1] == filled[-1] == (stored, stored)

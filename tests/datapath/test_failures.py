@@ -1,0 +1,277 @@
+"""What fails in the middle: a sentence, no thread left, nothing that hangs."""
+
+import resource
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusnap.datapath import Compression, Filler, Kind, Saver, Saving, Span, filler, pack, source
+from gpusnap.datapath.buffers import Buffers
+from gpusnap.datapath.files import write_all
+from gpusnap.datapath.records import Index, decode_index, encode_index
+from gpusnap.errors import GpusnapError, IntegrityError, TargetError, UsageError
+from gpusnap.native import read_process, write_process
+from tests.datapath import program
+from tests.datapath.targets import Process, save, silent
+
+FULL = "the disk is full. Free space on that file system, or choose another repository"
+BOTH = pytest.mark.parametrize("workers", [1, 3])
+
+
+def attempt(spans: tuple[Span, ...], folder: Path, saving: Saving) -> str | None:
+    try:
+        save(spans, folder, saving)
+    except GpusnapError as error:
+        return f"{error.text}. {error.cure}"
+    return None
+
+
+@BOTH
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])
+def test_full_disk(mounted: Callable[[int], Path], compression: Compression, workers: int) -> None:
+    """On ever larger disks, so that every step is refused, until there is room for all."""
+    sentences = set()
+    saving = Saving(compression=compression, workers=workers, budget=1 << 20)
+    with Process("text", "small", "striped") as process:
+        for size in (*range(8, 72, 8), *range(128, 12288, 508)):
+            folder = mounted(size) / "regions"
+            text = attempt(process.spans(), folder, saving)
+            if text is None:
+                break
+            sentences.add(text)
+            with pytest.raises(IntegrityError):
+                Filler(folder)
+    assert text is None
+    assert f"Cannot write {folder}/000.pack: {FULL}" in sentences
+    assert all(each.startswith(f"Cannot write {folder}/") for each in sentences)
+    assert all(each.endswith(FULL) for each in sentences)
+
+
+def test_no_room_for_the_index(mounted: Callable[[int], Path]) -> None:
+    sentences = []
+    with Process("page") as process:
+        for size in range(4, 64, 4):
+            folder = mounted(size) / "regions"
+            sentences.append(attempt(process.spans(), folder, Saving(workers=1)))
+    assert f"Cannot write {folder}/index: {FULL}" in sentences
+    assert sentences[-1] is None
+
+
+def test_a_folder_that_is_there(tmp_path: Path) -> None:
+    with pytest.raises(GpusnapError, match=f"Cannot make {tmp_path}: "):
+        Saver(tmp_path, Saving())
+
+
+@BOTH
+@pytest.mark.parametrize("calls", [0, 1, 4])
+def test_target_killed_while_it_is_copied(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, workers: int, calls: int
+) -> None:
+    left = [calls]
+    with Process("small", "text", "huge") as process:
+
+        def read(pid: int, address: int, buffer: memoryview) -> int:
+            left[0] -= 1
+            if left[0] < 0:
+                process.kill()
+            return read_process(pid, address, buffer)
+
+        monkeypatch.setattr(source, "read_process", read)
+        saver = Saver(tmp_path / "regions", Saving(workers=workers))
+        with pytest.raises(TargetError, match=f"process {process.pid} ") as caught:
+            saver.copy(process.spans(), silent)
+        with pytest.raises(TargetError) as again:
+            saver.finish(silent)
+    assert again.value is caught.value
+    assert not (tmp_path / "regions/index").exists()
+
+
+def test_target_gone_before(tmp_path: Path) -> None:
+    with Process("page") as process:
+        spans = process.spans()
+    with pytest.raises(TargetError, match=f"process {process.pid} "):
+        save(spans, tmp_path / "regions", Saving())
+
+
+def test_interrupt(tmp_path: Path) -> None:
+    def interrupt(_done: int, _total: int) -> None:
+        raise KeyboardInterrupt
+
+    with Process("huge", "text") as process:
+        saver = Saver(tmp_path / "regions", Saving())
+        with pytest.raises(KeyboardInterrupt):
+            saver.copy(process.spans(), interrupt)
+    saver.abort()
+    saver.abort()
+
+
+def test_abort_between_copy_and_finish(tmp_path: Path) -> None:
+    with Process("huge", "text") as process:
+        saver = Saver(tmp_path / "regions", Saving(compression=Compression.ZSTD))
+        saver.copy(process.spans(), silent)
+    saver.abort()
+    saver.abort()
+
+
+def test_abort_before_copy(tmp_path: Path) -> None:
+    Saver(tmp_path / "regions", Saving()).abort()
+
+
+def test_finish_after_abort_writes_no_index(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    aborting = threading.Event()
+
+    def wait(*arguments: Any) -> int:
+        assert aborting.wait(60)
+        return write_all(*arguments)
+
+    monkeypatch.setattr(pack, "write_all", wait)
+    with Process("huge") as process:
+        saver = Saver(tmp_path / "regions", Saving(compression=Compression.LZ4, workers=1))
+        saver.copy(process.spans(), silent)
+        threading.Timer(0.2, aborting.set).start()
+        saver.abort()
+        with pytest.raises(RuntimeError, match="called off"):
+            saver.finish(silent)
+    assert not (tmp_path / "regions/index").exists()
+
+
+def test_the_target_is_released_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    may_write = threading.Event()
+
+    def wait(*arguments: Any) -> int:
+        assert may_write.wait(60)
+        return write_all(*arguments)
+
+    monkeypatch.setattr(pack, "write_all", wait)
+    saver = Saver(tmp_path / "regions", Saving(compression=Compression.ZSTD, workers=2))
+    with Process("huge", "text", "halves") as process:
+        before = process.content()
+        saver.copy(process.spans(), silent)
+        process.lose()
+        may_write.set()
+        saver.finish(silent)
+        Filler(tmp_path / "regions").fill(silent)
+        assert process.content() == before
+
+
+@pytest.mark.parametrize("budget", [1, 4096, 1 << 20, 5 << 20, 100 << 20])
+@pytest.mark.parametrize("workers", [1, 4])
+def test_buffers_stay_within_the_budget(budget: int, workers: int) -> None:
+    buffers = Buffers(budget, workers)
+    taken = []
+    while (buffer := buffers.take()) is not None:
+        taken.append(buffer)
+    assert len(taken) == 1 or sum(len(each.memory) for each in taken) <= budget
+    assert len(taken) * buffers.size >= min(budget, 1 << 20) * 3 // 4
+    buffers.give(taken[0])
+    assert buffers.take() is taken[0]
+
+
+@pytest.fixture
+def limited() -> Iterator[Callable[[int], None]]:
+    """Allow the process so many bytes more than it has."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+
+    def limit(more: int) -> None:
+        size = int(Path("/proc/self/statm").read_text().split()[0]) * program.PAGE
+        resource.setrlimit(resource.RLIMIT_AS, (size + more, before[1]))
+
+    yield limit
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def test_buffers_that_cannot_be_had(limited: Callable[[int], None]) -> None:
+    size = 1 << 30
+    buffers = Buffers(10 * size, 1)
+    buffers.size = size
+    limited(size * 3 // 2)
+    first = buffers.take()
+    assert first is not None
+    assert buffers.take() is None
+    none = Buffers(10 * size, 1)
+    none.size = size
+    with pytest.raises(GpusnapError, match="no memory for a buffer"):
+        none.take()
+
+
+@pytest.mark.parametrize(
+    ("spans", "why"),
+    [
+        ([(1, 0x1001, 4096)], "whole pages"),
+        ([(1, 0x1000, 100)], "whole pages"),
+        ([(1, 0x1000, 0)], "whole pages"),
+        ([(1, 0x1000, 8192), (1, 0x2000, 4096)], "overlap at 0x2000"),
+        ([(1, (1 << 64) - 4096, 8192)], "cannot exist"),
+        ([(0, 0x1000, 4096)], "cannot exist"),
+    ],
+)
+def test_spans_that_cannot_be(tmp_path: Path, spans: list[tuple[int, int, int]], why: str) -> None:
+    made = tuple(Span(*span, Kind.HOST) for span in spans)
+    with pytest.raises(UsageError, match=why):
+        save(made, tmp_path / "regions", Saving())
+
+
+def test_numbers_that_cannot_be() -> None:
+    with pytest.raises(UsageError):
+        Saving(workers=0)
+    with pytest.raises(UsageError):
+        Saving(budget=0)
+
+
+def test_wrong_order(tmp_path: Path) -> None:
+    saver = Saver(tmp_path / "regions", Saving())
+    with pytest.raises(RuntimeError):
+        saver.finish(silent)
+    saver.copy((), silent)
+    with pytest.raises(RuntimeError):
+        saver.copy((), silent)
+
+
+@BOTH
+@pytest.mark.parametrize("calls", [0, 1, 4])
+def test_target_killed_while_it_is_filled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, workers: int, calls: int
+) -> None:
+    left = [calls]
+    with Process("small", "text", "huge") as process:
+        save(process.spans(), tmp_path / "regions", Saving())
+
+        def write(pid: int, address: int, data: memoryview) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                process.kill()
+            write_process(pid, address, data)
+
+        monkeypatch.setattr(filler, "write_process", write)
+        with pytest.raises(TargetError, match=f"process {process.pid} "):
+            Filler(tmp_path / "regions", workers=workers).fill(silent)
+
+
+def test_memory_that_is_not_there(tmp_path: Path) -> None:
+    with Process("page") as process:
+        save(process.spans(), tmp_path / "regions", Saving())
+        index = tmp_path / "regions/index"
+        packs = decode_index(index.read_bytes()).packs
+        moved = Span(process.pid, 0x1000, program.PAGE, Kind.HOST)
+        index.write_bytes(encode_index(Index((moved,), packs)))
+        with pytest.raises(TargetError, match="0x1000"):
+            Filler(tmp_path / "regions").fill(silent)
+
+
+def test_reading_back_finds_what_was_not_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with Process("small") as process:
+        save(process.spans(), tmp_path / "regions", Saving())
+        process.lose()
+        monkeypatch.setattr(filler, "write_process", lambda *_: None)
+        Filler(tmp_path / "regions").fill(silent)
+        with pytest.raises(TargetError, match="is not what was written"):
+            Filler(tmp_path / "regions").fill(silent, verify=True)

@@ -1,0 +1,213 @@
+"""Memory saved past CRIU comes back byte for byte, whatever kind of mapping it is in."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusnap.criu import find_criu
+from gpusnap.target import identity, read_process
+from tests.e2e.jobs import Job, Site, await_true, start_detached
+
+PROGRAM = """
+import ctypes, hashlib, mmap, os, random, signal, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+MIB = 1 << 20
+SIZE = 24 * MIB
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+for call in (libc.mprotect, libc.madvise):
+    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+noise = random.Random(7).randbytes(SIZE)
+
+def mapping():
+    address = libc.mmap(None, SIZE + 4 * MIB, 3, 0x22, -1, 0)
+    return (address + 2 * MIB - 1) // (2 * MIB) * (2 * MIB)
+
+def fill(address, data, offset=0):
+    ctypes.memmove(address + offset, data, len(data))
+
+kinds = {}
+for name in ("plain", "huge", "readonly", "none", "locked", "sparse", "zeros", "guarded"):
+    kinds[name] = mapping()
+libc.madvise(kinds["huge"], SIZE, 14)
+for name in ("plain", "huge", "readonly", "none", "locked"):
+    fill(kinds[name], noise)
+for offset in range(0, SIZE, 64 * 4096):
+    fill(kinds["sparse"], noise[:4096], offset)
+    fill(kinds["guarded"], noise[:4096], offset)
+ctypes.memset(kinds["zeros"], 0, SIZE)
+# MADV_GUARD_INSTALL, from Linux 6.13
+guard = libc.madvise(kinds["guarded"] + 4096, 4096, 102) if sys.argv[2] == "guards" else -1
+libc.mprotect(kinds["readonly"], SIZE, 1)
+libc.mprotect(kinds["none"], SIZE, 0)
+assert libc.mlock(kinds["locked"], SIZE) == 0
+
+def digest(*_):
+    lines = []
+    for name, address in kinds.items():
+        if name == "none":
+            libc.mprotect(address, SIZE, 1)
+        sha = hashlib.sha256()
+        for offset in range(0, SIZE, 4096):
+            if name == "guarded" and guard == 0 and offset == 4096:
+                continue
+            sha.update(ctypes.string_at(address + offset, 4096))
+        if name == "none":
+            libc.mprotect(address, SIZE, 0)
+        lines.append(name + " " + sha.hexdigest())
+    with open(sys.argv[1] + ".new", "w") as file:
+        file.write("\\n".join(lines) + "\\n")
+    os.rename(sys.argv[1] + ".new", sys.argv[1])
+
+signal.signal(signal.SIGUSR1, digest)
+digest()
+while True:
+    time.sleep(0.05)
+"""
+
+
+class Memory:
+    """A program with memory of all kinds, which tells its digest."""
+
+    def __init__(self, site: Site, guards: str = "guards") -> None:
+        program = site.folder / "memory.py"
+        program.write_text(PROGRAM)
+        self.out = site.folder / "digest"
+        pid_file = site.folder / "memory.pid"
+        command = [sys.executable, str(program), str(self.out), guards]
+        start_detached(command, pid_file, site.environment)
+        self.pid = int(pid_file.read_text())
+        await_true(self.out.exists, "the memory is filled", 60)
+
+    def digest(self) -> str:
+        self.out.unlink(missing_ok=True)
+        os.kill(self.pid, signal.SIGUSR1)
+        await_true(self.out.exists, "the program tells its digest", 60)
+        return self.out.read_text()
+
+    def kill(self) -> None:
+        if identity(self.pid) is not None:
+            os.kill(self.pid, signal.SIGKILL)
+            self.await_gone()
+
+    def await_gone(self) -> None:
+        await_true(lambda: identity(self.pid) is None, "the PID is free")
+
+
+@pytest.fixture
+def memory(site: Site) -> Iterator[Memory]:
+    memory = Memory(site)
+    yield memory
+    memory.kill()
+
+
+def saved_memory(site: Site, name: str) -> dict[str, int]:
+    inspected = site.gpusnap("inspect", name, "--json")
+    found: dict[str, int] = json.loads(inspected.stdout)["manifest"]["memory"]
+    return found
+
+
+@pytest.mark.parametrize("compress", ["none", "lz4", "zstd", "auto"])
+def test_every_kind_of_memory(site: Site, memory: Memory, compress: str) -> None:
+    before, resident = memory.digest(), read_process(memory.pid).resident
+    saved = site.gpusnap("checkpoint", memory.pid, "one", "--kill", "--compress", compress)
+    assert saved.returncode == 0, saved.stderr
+    kept = saved_memory(site, "one")
+    assert kept["raw"] > 100 << 20
+    assert kept["zero"] >= 24 << 20
+    assert kept["stored"] < kept["raw"] - kept["zero"] + (8 << 20)
+    images = sum(file.stat().st_size for file in (site.repository / "one" / "criu").iterdir())
+    assert images < 64 << 20, "CRIU saved the memory too"
+    restored = site.gpusnap("restore", "one", "--verify-memory")
+    assert restored.returncode == 0, restored.stderr
+    assert memory.digest() == before
+    # Pages of zeros were there before and are not now, until they are touched.
+    now = read_process(memory.pid).resident
+    assert abs(now - resident) <= 0.05 * resident + (25 << 20)
+
+
+def test_left_running(site: Site, memory: Memory) -> None:
+    before = memory.digest()
+    assert site.gpusnap("checkpoint", memory.pid, "one").returncode == 0
+    assert memory.digest() == before
+    memory.kill()
+    assert site.gpusnap("restore", "one").returncode == 0
+    assert memory.digest() == before
+
+
+def test_without_regions(site: Site) -> None:
+    memory = Memory(site, "none")  # CRIU 4.1.1 by itself cannot save guard pages
+    before = memory.digest()
+    saved = site.gpusnap("checkpoint", memory.pid, "one", "--kill", "--no-regions")
+    assert saved.returncode == 0, saved.stderr
+    assert not (site.repository / "one" / "regions").exists()
+    assert site.gpusnap("restore", "one").returncode == 0
+    assert memory.digest() == before
+    memory.kill()
+
+
+def test_a_bare_restore_is_refused(site: Site, memory: Memory) -> None:
+    assert site.gpusnap("checkpoint", memory.pid, "one", "--kill").returncode == 0
+    memory.await_gone()
+    images = site.repository / "one" / "criu"
+    work = site.folder / "work"
+    work.mkdir()
+    command = [*find_criu().command, "restore", "--restore-detached", "-D", images, "-W", work]
+    ran = subprocess.run([*map(str, command), "-o", "log"], capture_output=True, check=False)
+    assert ran.returncode != 0
+    assert identity(memory.pid) is None
+
+
+def test_a_flipped_bit_in_a_pack(site: Site, memory: Memory) -> None:
+    assert site.gpusnap("checkpoint", memory.pid, "one", "--kill").returncode == 0
+    memory.await_gone()
+    pack = max(
+        (site.repository / "one" / "regions").iterdir(), key=lambda file: file.stat().st_size
+    )
+    with pack.open("r+b") as file:
+        file.seek(pack.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 4]))
+    refused = site.gpusnap("restore", "one")
+    assert refused.returncode == 12
+    assert pack.name in refused.stderr
+    assert identity(memory.pid) is None
+
+
+def test_a_full_disk_while_memory_is_written(site: Site, memory: Memory, tmp_path: Path) -> None:
+    before = memory.digest()
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", small], check=True)
+    try:
+        for end in ("--kill", "--leave-running"):
+            ran = site.gpusnap(
+                "checkpoint", memory.pid, small / "full", end, "--force", "repository-space"
+            )
+            assert ran.returncode != 0
+            assert ran.stderr.splitlines()[-1] != ""
+            assert "Traceback" not in ran.stderr
+            assert memory.digest() == before
+            assert not (small / "full").exists()
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+def test_device_memory_goes_past_criu(site: Site) -> None:
+    job = Job.start(site, steps=600, memory=32 << 20)
+    assert site.gpusnap("checkpoint", job.pid, "one", "--kill").returncode == 0
+    assert saved_memory(site, "one")["raw"] >= 32 << 20
+    assert site.gpusnap("restore", "one").returncode == 0
+    job.adopt()
+    await_true(lambda: not job.alive, "the program ends", 120)
+    from gpusnap.testing.program import reference_log
+
+    assert job.log.read_text() == reference_log(600, 32 << 20)
