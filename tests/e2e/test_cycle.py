@@ -51,7 +51,7 @@ def test_one_snapshot_restores_twice(site: Site) -> None:
 
 
 def test_suspend_and_resume(site: Site) -> None:
-    job = Job.start(site, steps=600)
+    job = Job.start(site, steps=2000)
     before = used_memory(site)
     assert before > 0
     suspended = site.gpusnap("suspend", job.pid)
