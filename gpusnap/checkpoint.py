@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from gpusnap.arguments import check_codes, check_pid, check_timeout
 from gpusnap.checks import (
     Claimed,
     check_criu,
@@ -48,7 +49,7 @@ from gpusnap.errors import (
 )
 from gpusnap.events import CriuNotified, Found, Phase
 from gpusnap.host import read_host
-from gpusnap.journal import Entry, Journal, Task, myself
+from gpusnap.journal import Entry, Journal, Task
 from gpusnap.phases import Phases
 from gpusnap.plugins import Backend, Plugins, default_plugins
 from gpusnap.regions import RegionsMovedError, device_spans, host_spans, settle
@@ -64,7 +65,7 @@ from gpusnap.repository import (
     resolve_new,
     timestamp,
 )
-from gpusnap.target import find_target
+from gpusnap.target import find_target, myself
 from gpusnap.types import (
     Capability,
     CriuOptions,
@@ -319,13 +320,15 @@ def create_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
         leave_running=leave_running,
         backend=backend,
         engine=_engine(engine),
-        timeout_us=timeout_us,
-        lock_timeout_us=lock_timeout_us,
+        timeout_us=check_timeout("timeout_us", timeout_us),
+        lock_timeout_us=check_timeout("lock_timeout_us", lock_timeout_us),
         tcp_established=tcp_established,
         saving=choose_saving(compress, workers=parallel_workers, budget=memory_budget),
-        force=frozenset(force),
+        force=check_codes(force),
     )
-    return run_checkpoint(pid, output_path, repository=repository, options=options, plugins=plugins)
+    return run_checkpoint(
+        check_pid(pid), output_path, repository=repository, options=options, plugins=plugins
+    )
 
 
 def _engine(name: str) -> Engine:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from gpusnap.arguments import check_pid
 from gpusnap.criu import Search, search_criu
 from gpusnap.errors import (
     NoBackendError,
@@ -266,7 +267,7 @@ def preflight(
     if pid is None:
         return machine
     plugins = plugins or default_plugins()
-    target = find_target(pid)
+    target = find_target(check_pid(pid))
     claimed = choose_backend(target, plugins, backend)
     return (*machine, *inspect_target(target, claimed, operation))
 

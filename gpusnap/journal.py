@@ -30,7 +30,7 @@ class Task(StrEnum):
     RESUME = "resume"
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Content of a journal.
 
     Attributes:
@@ -39,6 +39,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             start ticks of the earliest instant they can have started.
         claimed: PIDs with device state.
         executables: For a restore, what the processes run, to tell them from strangers.
+        made: For a restore, True once ``processes`` are the very processes that CRIU made.
+        resumed: For a restore, True once these run.
         criu: CRIU's process while it works.
         suspended: True once a suspended target is meant to stay so.
         uses: For a suspended target, the device memory it will need again.
@@ -52,10 +54,17 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     backend: str | None
     phase: Phase = Phase.PREFLIGHT
     executables: tuple[str, ...] = ()
+    made: bool = False
+    resumed: bool = False
     criu: ProcessId | None = None
     suspended: bool = False
     uses: tuple[DeviceUse, ...] = ()
     path: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what names nobody."""
+        if not self.processes:
+            raise ValueError("the journal names no process")
 
     @property
     def pids(self) -> frozenset[int]:
@@ -87,11 +96,19 @@ def _prepare_directory() -> Path:
 
 @contextlib.contextmanager
 def _locked_directory() -> Iterator[Path]:
-    """Hold the whole state folder, for the instant in which a journal is claimed."""
+    """Hold the whole state folder, for the instant in which a journal is claimed.
+
+    Raises:
+        GpusnapError: The folder, or something in it, cannot be used.
+    """
     folder = _prepare_directory()
-    with (folder / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield folder
+    try:
+        with (folder / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield folder
+    except OSError as error:
+        msg = f"The state folder {folder} cannot be used: {error.strerror}"
+        raise GpusnapError(msg, cure="Set GPUSNAP_STATE_DIR to a writable folder") from None
 
 
 def _try_lock(path: Path) -> int | None:
@@ -109,6 +126,13 @@ def _read(path: Path) -> Entry | None:
         return msgspec.json.decode(path.read_bytes(), type=Entry)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def _encode(entry: Entry) -> bytes:
+    """As JSON, which cannot hold the bytes that are no text in a path: those are escaped."""
+    path = entry.path and entry.path.encode(errors="backslashreplace").decode()
+    programs = tuple(each.encode(errors="backslashreplace").decode() for each in entry.executables)
+    return msgspec.json.encode(msgspec.structs.replace(entry, path=path, executables=programs))
 
 
 class Journal:
@@ -135,7 +159,12 @@ class Journal:
                 msg = f"Another gpusnap holds process {min(entry.pids)}"
                 raise BusyError(msg, cure="Wait for it to end")
             journal = cls(path, lock, entry)
-            journal._write()
+            try:
+                journal._write()
+            except GpusnapError:
+                path.with_suffix(".lock").unlink(missing_ok=True)
+                os.close(lock)
+                raise
             return journal
 
     @classmethod
@@ -160,7 +189,7 @@ class Journal:
     def _write(self) -> None:
         draft = self._path.with_suffix(".new")
         try:
-            draft.write_bytes(msgspec.json.encode(self.entry))
+            draft.write_bytes(_encode(self.entry))
             draft.replace(self._path)
         except OSError as error:
             msg = f"The journal {self._path} cannot be written: {error.strerror}"
@@ -180,6 +209,9 @@ class Journal:
 
 def _refuse_overlap(path: Path, wanted: Entry) -> None:
     entry = _read(path)
+    if entry is None and path.stem in map(str, wanted.pids):
+        msg = f"The journal {path} of an earlier operation cannot be read"
+        raise BusyError(msg, cure="Run gpusnap recover, which says more")
     if entry is None or not entry.pids & wanted.pids:
         return
     lock = _try_lock(path.with_suffix(".lock"))
@@ -199,9 +231,25 @@ def _refuse_overlap(path: Path, wanted: Entry) -> None:
     raise BusyError(msg, cure="Run gpusnap recover first")
 
 
+def unreadable() -> tuple[Path, ...]:
+    """Journals that are damaged, so that nobody knows what they were of."""
+    if not _exists():
+        return ()
+    with _locked_directory() as folder:
+        return tuple(path for path in sorted(folder.glob("*.json")) if _read(path) is None)
+
+
+def _exists() -> bool:
+    try:
+        return state_directory().is_dir()
+    except OSError as error:
+        msg = f"The state folder {state_directory()} cannot be read: {error.strerror}"
+        raise PrivilegeError(msg, cure="Run as its owner, or set GPUSNAP_STATE_DIR") from None
+
+
 def entries() -> tuple[tuple[Entry, bool], ...]:
     """All journals, each with whether a living gpusnap holds it."""
-    if not state_directory().is_dir():
+    if not _exists():
         return ()
     found = []
     with _locked_directory() as folder:
@@ -214,10 +262,3 @@ def entries() -> tuple[tuple[Entry, bool], ...]:
                 os.close(lock)
             found.append((entry, lock is None))
     return tuple(found)
-
-
-def myself() -> ProcessId:
-    """Identity of this process, as owner of a journal."""
-    own = identity(os.getpid())
-    assert own is not None  # noqa: S101 - a process sees itself
-    return own

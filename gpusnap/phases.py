@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
+from gpusnap.errors import GpusnapError
 from gpusnap.events import (
     Event,
     Frozen,
@@ -21,6 +22,9 @@ from gpusnap.repository import PhaseTime
 def now_us() -> int:
     """A monotonic clock in microseconds."""
     return time.monotonic_ns() // 1000
+
+
+_WAY_BACK = frozenset({Phase.RESTORE, Phase.UNLOCK, Phase.ROLLBACK})
 
 
 class Phases:
@@ -42,13 +46,22 @@ class Phases:
     def step(self, phase: Phase, total: int = 0) -> Iterator[Progress]:
         """Run one step; what is yielded reports its progress in bytes."""
         if self.journal is not None:
-            self.journal.update(phase=phase)
+            self._note(self.journal, phase)
         self._emit(PhaseStarted(phase=phase, total=total))
         begin = now_us()
         yield lambda done, of: self._emit(PhaseProgress(phase=phase, done=done, total=of))
         took = now_us() - begin
         self._times.append(PhaseTime(phase=phase, microseconds=took))
         self._emit(PhaseFinished(phase=phase, microseconds=took))
+
+    @staticmethod
+    def _note(journal: Journal, phase: Phase) -> None:
+        try:
+            journal.update(phase=phase)
+        except GpusnapError:
+            # Where the target is given back, a note that cannot be written must not stop that.
+            if phase not in _WAY_BACK:
+                raise
 
     def freeze(self, pids: tuple[int, ...]) -> None:
         """Note that the target stopped."""

@@ -2,26 +2,30 @@
 
 import contextlib
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from gpusnap.errors import DeadlineError, GpusnapError
-from gpusnap.journal import Entry, Journal, Task, entries
+from gpusnap.journal import Entry, Journal, Task, entries, unreadable
 from gpusnap.plugins import Plugins, default_plugins
 from gpusnap.release import kill_restored, release_devices
 from gpusnap.repository import Repository
 from gpusnap.target import alive
+from gpusnap.types import DeviceState
 from gpusnap.worker import workers_of
 
+_ON_DEVICES = frozenset({DeviceState.RUNNING, DeviceState.LOCKED})
 DEFAULT_TIMEOUT_US = 10 * 60 * 1_000_000
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found of one interrupted operation, and what became of it."""
+    """What was found of one interrupted operation, and what became of it.
 
-    task: Task
+    ``task`` is None where that cannot be told any more.
+    """
+
+    task: Task | None
     pids: tuple[int, ...]
     outcome: str
     failed: bool = False
@@ -46,7 +50,7 @@ def recover(
         One struct for each interrupted operation.
     """
     plugins = plugins or default_plugins()
-    found = []
+    found = list(map(_damaged, unreadable()))
     for entry, held in entries():
         if held or (pid is not None and pid not in entry.pids) or _stays_suspended(entry):
             continue
@@ -60,23 +64,34 @@ def _stays_suspended(entry: Entry) -> bool:
     return entry.suspended and any(map(alive, entry.processes))
 
 
+def _damaged(path: Path) -> Recovered:
+    pids = (int(path.stem),) if path.stem.isdigit() else ()
+    outcome = (
+        f"its journal {path} cannot be read; if process {path.stem} stands still, gpusnap resume "
+        f"{path.stem} may help; then remove the file"
+    )
+    return Recovered(task=None, pids=pids, outcome=outcome, failed=True)
+
+
 def _recover(journal: Journal, timeout_us: int, plugins: Plugins) -> Recovered:
     entry = journal.entry
     pids = tuple(sorted(entry.pids))
     try:
         _await_leftovers(entry, timeout_us)
-        outcome = _OUTCOMES[entry.task](entry, plugins)
-    except GpusnapError as error:
+        put_right = _recover_restore if entry.task is Task.RESTORE else _recover_running
+        outcome = put_right(entry, plugins)
+        journal.finish()
+    except Exception as error:  # noqa: BLE001 - one target must not keep the others waiting
         journal.leave()
-        return Recovered(task=entry.task, pids=pids, outcome=error.text, failed=True)
-    journal.finish()
+        text = error.text if isinstance(error, GpusnapError) else f"{type(error).__name__}: {error}"
+        return Recovered(task=entry.task, pids=pids, outcome=text, failed=True)
     return Recovered(task=entry.task, pids=pids, outcome=outcome)
 
 
 def _await_leftovers(entry: Entry, timeout_us: int) -> None:
     """Wait for the dead gpusnap's CRIU and driver calls, which end their own way."""
     deadline = time.monotonic() + timeout_us / 1e6
-    while workers_of(entry.owner.pid) or (entry.criu is not None and alive(entry.criu)):
+    while workers_of(entry.owner) or (entry.criu is not None and alive(entry.criu)):
         if time.monotonic() > deadline:
             msg = f"CRIU or a driver call of the interrupted {entry.task} is still under way"
             raise DeadlineError(msg, cure="Wait for it and run gpusnap recover again")
@@ -84,34 +99,41 @@ def _await_leftovers(entry: Entry, timeout_us: int) -> None:
 
 
 def _recover_running(entry: Entry, plugins: Plugins) -> str:
-    """Bring the devices back; a draft that was not published is removed."""
-    _remove_draft(entry)
+    """Bring the devices back, then remove a draft that was not published."""
     living = [process for process in entry.processes if alive(process)]
-    if not living:
-        return "the target is gone"
     claimed = tuple(process.pid for process in living if process.pid in entry.claimed)
     if entry.backend is not None and claimed:
         release_devices(plugins.backend(entry.backend), claimed)
-    return "the target runs on"
+    _remove_draft(entry)
+    return "the target runs on" if living else "the target is gone"
 
 
 def _remove_draft(entry: Entry) -> None:
     if entry.path is None:
         return
+    path = Path(entry.path)
     with contextlib.suppress(GpusnapError):
-        Repository.open(Path(entry.path).parent).clean()
+        Repository.open(path.parent).discard_draft(path.name)
 
 
-def _recover_restore(entry: Entry, _plugins: Plugins) -> str:
-    killed = kill_restored(entry.processes, entry.executables)
+def _recover_restore(entry: Entry, plugins: Plugins) -> str:
+    if _is_whole(entry, plugins):
+        return "the restore was complete; the target runs on"
+    killed = kill_restored(entry)
     if not killed:
         return "nothing was left"
     return f"half-restored processes were ended: {', '.join(map(str, killed))}"
 
 
-_OUTCOMES: dict[Task, Callable[[Entry, Plugins], str]] = {
-    Task.CHECKPOINT: _recover_running,
-    Task.SUSPEND: _recover_running,
-    Task.RESUME: _recover_running,
-    Task.RESTORE: _recover_restore,
-}
+def _is_whole(entry: Entry, plugins: Plugins) -> bool:
+    """True for a tree that only lacked the last words: it computes, or waits for an unlock."""
+    if not entry.resumed or not alive(entry.processes[0]):
+        return False
+    if entry.backend is None or not entry.claimed:
+        return True
+    backend = plugins.backend(entry.backend)
+    states = backend.state(entry.claimed)
+    whole = all(states.get(pid) in _ON_DEVICES for pid in entry.claimed)
+    if whole:
+        release_devices(backend, entry.claimed)
+    return whole

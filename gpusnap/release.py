@@ -1,5 +1,6 @@
 """Brings processes back from whatever state an operation left them in."""
 
+import contextlib
 import os
 import signal
 import time
@@ -7,10 +8,10 @@ from collections.abc import Collection, Iterable
 
 from gpusnap.errors import DeviceError, GpusnapError
 from gpusnap.events import Phase
-from gpusnap.journal import Journal
+from gpusnap.journal import Entry, Journal
 from gpusnap.phases import Phases
 from gpusnap.plugins import Backend
-from gpusnap.target import alive, identity, read_process
+from gpusnap.target import alive, host_ticks, identity, read_process
 from gpusnap.types import DeviceMap, DeviceState, ProcessId
 from gpusnap.worker import await_answers
 
@@ -36,18 +37,37 @@ def release_devices(
     Raises:
         DeviceError: A process could not be brought back.
     """
+    failure: GpusnapError | None = None
     for _attempt in range(_ATTEMPTS):
         states = _settled(backend, pids)
         if all(state is DeviceState.RUNNING for state in states.values()):
             return
-        checkpointed = _in_state(states, DeviceState.CHECKPOINTED)
-        if checkpointed:
-            backend.restore(checkpointed, device_map)
-        backend.unlock(tuple(pid for pid in states if states[pid] is not DeviceState.FAILED))
+        failure = _push(backend, states, device_map)
     stuck = {pid: state for pid, state in _settled(backend, pids).items() if state != "running"}
     for pid, state in stuck.items():
         msg = f"Process {pid} is left {state} in the driver"
-        raise DeviceError(msg, pid=pid, state=state, cure="Run gpusnap recover")
+        why = (failure.text,) if failure is not None else ()
+        raise DeviceError(msg, pid=pid, state=state, cure="Run gpusnap recover", details=why)
+
+
+def _push(
+    backend: Backend, states: dict[int, DeviceState], device_map: DeviceMap
+) -> GpusnapError | None:
+    """Restore and unlock what needs it; a process that fails must not keep the others back."""
+    failure = None
+    checkpointed = _in_state(states, DeviceState.CHECKPOINTED)
+    try:
+        if checkpointed:
+            backend.restore(checkpointed, device_map)
+    except GpusnapError as error:
+        failure = error
+    locked = _in_state(backend.state(tuple(states)), DeviceState.LOCKED)
+    try:
+        if locked:
+            backend.unlock(locked)
+    except GpusnapError as error:
+        failure = error
+    return failure
 
 
 def _in_state(states: dict[int, DeviceState], wanted: DeviceState) -> tuple[int, ...]:
@@ -90,49 +110,60 @@ def roll_back(
         journal.leave()
     else:
         phases.thaw(pids)
-        journal.finish()
+        with contextlib.suppress(GpusnapError):  # a journal too many does no harm
+            journal.finish()
     if isinstance(error, GpusnapError):
         error.details = (*error.details, *details)
 
 
 def now_ticks() -> int:
     """The present in the unit of :attr:`gpusnap.types.ProcessId.start_ticks`."""
-    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+    return host_ticks(time.clock_gettime_ns(time.CLOCK_BOOTTIME))
 
 
-def kill_restored(expected: Iterable[ProcessId], executables: Collection[str]) -> tuple[int, ...]:
+def kill_restored(entry: Entry) -> tuple[int, ...]:
     """Kill what a failed restore left of a tree.
 
-    A process is taken for one of the tree if it has one of its PIDs, started no earlier than
-    the restore and runs a program of the tree, or still CRIU; a stranger that got such a PID
-    meanwhile is left alone.
+    Once CRIU had made all processes their identities are known, and only they are meant. Before
+    that a process is taken for one of the tree if it has one of its PIDs, started no earlier
+    than the restore and runs a program of the tree, or still CRIU; a stranger that got such a
+    PID meanwhile is left alone.
 
     Args:
-        expected: The tree's PIDs, with the start ticks of the restore.
-        executables: Programs of the tree, and CRIU's.
+        entry: The journal of the restore.
 
     Returns:
         PIDs that were killed and are gone.
     """
-    doomed = []
-    for process in expected:
-        current = identity(process.pid)
-        if current is None or current.start_ticks < process.start_ticks:
-            continue
-        if _runs_one_of(process.pid, executables):
-            _kill(current)
-            doomed.append(current)
+    doomed = [found for each in entry.processes if (found := _remnant(each, entry)) is not None]
+    for process in doomed:
+        _kill(process)
     wait_gone(doomed, 30.0)
     return tuple(process.pid for process in doomed if not alive(process))
+
+
+def _remnant(process: ProcessId, entry: Entry) -> ProcessId | None:
+    current = identity(process.pid)
+    if current is None:
+        return None
+    if entry.made:
+        return current if current == process else None
+    if current.start_ticks < process.start_ticks:
+        return None
+    return current if _runs_one_of(process.pid, entry.executables) else None
 
 
 def _runs_one_of(pid: int, executables: Collection[str]) -> bool:
     try:
         executable = read_process(pid).executable
-    except OSError:
+    except (OSError, GpusnapError):
         return False
-    # The program file may have been replaced since: the kernel then says so behind its path.
-    return executable is not None and executable.removesuffix(" (deleted)") in executables
+    return executable is not None and program_path(executable) in executables
+
+
+def program_path(executable: str) -> str:
+    """Path of a program file, which the kernel shows otherwise once it was replaced."""
+    return executable.removesuffix(" (deleted)")
 
 
 def _kill(process: ProcessId) -> None:

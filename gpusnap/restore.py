@@ -5,6 +5,7 @@ and devices, PIDs and memory were found to fit; a failure after that leaves no p
 """
 
 import contextlib
+import os
 import platform
 import time
 from collections.abc import Collection, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from gpusnap.arguments import check_codes, check_timeout
 from gpusnap.checks import check_device_memory, check_privileges, downgrade
 from gpusnap.criu import (
     Criu,
@@ -31,10 +33,10 @@ from gpusnap.errors import (
     refuse,
 )
 from gpusnap.events import CriuNotified, Found, Phase
-from gpusnap.journal import Entry, Journal, Task, myself
+from gpusnap.journal import Entry, Journal, Task
 from gpusnap.phases import Phases
 from gpusnap.plugins import Backend, Plugins, default_plugins
-from gpusnap.release import kill_restored, now_ticks
+from gpusnap.release import kill_restored, now_ticks, program_path
 from gpusnap.repository import (
     PhaseTime,
     Snapshot,
@@ -42,7 +44,7 @@ from gpusnap.repository import (
     resolve,
     restore_folder,
 )
-from gpusnap.target import identity, is_zombie, read_process
+from gpusnap.target import identity, is_zombie, myself, read_process
 from gpusnap.types import (
     CriuOptions,
     CriuPhase,
@@ -170,7 +172,7 @@ def _check_host(snapshot: Snapshot) -> Iterator[Finding]:
         )
     for process in snapshot.manifest.target.processes:
         path = process.executable
-        if path is not None and not Path(path).exists():
+        if path is not None and _is_missing(path):
             yield Finding(
                 code="program-missing",
                 severity=Severity.ERROR,
@@ -178,6 +180,17 @@ def _check_host(snapshot: Snapshot) -> Iterator[Finding]:
                 cure="Install the same program at the same path",
                 pid=process.pid,
             )
+
+
+def _is_missing(path: str) -> bool:
+    # CRIU carries a program that had been replaced in its images; and a path that is no text
+    # stands escaped in the manifest and cannot be looked up.
+    if path.endswith(" (deleted)") or "\\udc" in path:
+        return False
+    try:
+        return not Path(path).exists()
+    except OSError:
+        return True
 
 
 def _check_pids(snapshot: Snapshot, wait_s: float) -> Iterator[Finding]:
@@ -313,7 +326,11 @@ def restore_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
         IncompatibleError: Devices, PIDs or host do not fit; nothing was started.
         GpusnapError: A later step failed; what had been started was killed.
     """
-    options = RestoreOptions(backend=backend, timeout_us=timeout_us, force=frozenset(force))
+    options = RestoreOptions(
+        backend=backend,
+        timeout_us=check_timeout("timeout_us", timeout_us),
+        force=check_codes(force),
+    )
     return run_restore(checkpoint_path, repository=repository, options=options, plugins=plugins)
 
 
@@ -378,14 +395,14 @@ class _Restore:
     def _begin_journal(self) -> Journal:
         started, criu = now_ticks(), self._plan.criu
         saved = self._target.processes
-        programs = {process.executable for process in saved if process.executable}
+        programs = {program_path(each.executable) for each in saved if each.executable}
         entry = Entry(
             task=Task.RESTORE,
             owner=myself(),
             processes=tuple(ProcessId(process.pid, started) for process in saved),
             claimed=self._plan.claimed,
             backend=self._plan.backend.name if self._plan.backend else None,
-            executables=(*sorted(programs), criu.path, criu.command[0]),
+            executables=(*sorted(programs), *map(os.path.realpath, (criu.path, criu.command[0]))),
             path=str(self._plan.snapshot.path),
         )
         self._phases.journal = Journal.begin(entry)
@@ -416,10 +433,21 @@ class _Restore:
         return root
 
     def _notified(self, script: str, _pid: int | None) -> bool:
+        if script == "post-restore":
+            self._note_processes()
+        if script == "post-resume":
+            self._journal.update(resumed=True)
         self._emit(CriuNotified(script=script))
         if script == "post-restore":
             self._fill_memory()
         return True
+
+    def _note_processes(self) -> None:
+        """All exist now and none runs: these very ones are to be ended on failure."""
+        made = [identity(pid) for pid in self._target.pids]
+        present = tuple(each for each in made if each is not None)
+        if len(present) == len(made):
+            self._journal.update(processes=present, made=True)
 
     def _fill_memory(self) -> None:
         """Put back what was saved past CRIU, before any task runs; a failure ends the tree."""
@@ -451,8 +479,9 @@ class _Restore:
         """Leave no half-restored process; the snapshot stays as it was."""
         with self._phases.step(Phase.ROLLBACK):
             entry = self._journal.entry
-            killed = kill_restored(entry.processes, entry.executables)
-        self._journal.finish()
+            killed = kill_restored(entry)
+        with contextlib.suppress(GpusnapError):  # a journal too many does no harm
+            self._journal.finish()
         if isinstance(error, GpusnapError):
             error.details += ("The snapshot is unchanged",)
             error.details += (f"{_count(killed)} killed",) if killed else ()

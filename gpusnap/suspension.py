@@ -1,16 +1,19 @@
 """Takes a living process off its devices, and puts it back: suspend and resume."""
 
+from collections.abc import Collection
+
 import msgspec
 
+from gpusnap.arguments import check_codes, check_pid, check_timeout
 from gpusnap.checks import check_device_memory, check_privileges, choose_backend, downgrade
 from gpusnap.errors import NoBackendError, TargetError, refuse
 from gpusnap.events import Found, Phase
-from gpusnap.journal import Entry, Journal, Task, entries, myself
+from gpusnap.journal import Entry, Journal, Task, entries
 from gpusnap.phases import Phases
 from gpusnap.plugins import Backend, Plugins, default_plugins
 from gpusnap.release import SAME_DEVICES, release_devices, roll_back
 from gpusnap.repository import PhaseTime
-from gpusnap.target import find_target
+from gpusnap.target import find_target, myself
 from gpusnap.types import (
     Capability,
     DeviceImage,
@@ -51,7 +54,7 @@ class _Chosen(msgspec.Struct, frozen=True):
 
 def _choose(pid: int, name: str | None, plugins: Plugins) -> _Chosen:
     refuse(tuple(check_privileges()), TargetError)
-    target = find_target(pid)
+    target = find_target(check_pid(pid))
     claimed = choose_backend(target, plugins, name)
     if claimed.backend is None:
         msg = f"Process {pid} holds no state in any device that a usable backend knows"
@@ -75,7 +78,7 @@ def suspend(
     *,
     backend: str | None = None,
     lock_timeout_us: int = DEFAULT_LOCK_TIMEOUT_US,
-    force: frozenset[str] = frozenset(),
+    force: Collection[str] = (),
     plugins: Plugins | None = None,
 ) -> Suspended:
     """Move a tree's device state into host memory and free the devices; the tree stays alive.
@@ -90,12 +93,13 @@ def suspend(
     Raises:
         GpusnapError: Some step failed; the target runs on unless the text says otherwise.
     """
+    check_timeout("lock_timeout_us", lock_timeout_us)
     plugins = plugins or default_plugins()
     phases = Phases(plugins.emit)
     with phases.step(Phase.PREFLIGHT):
         chosen = _choose(pid, backend, plugins)
         findings = chosen.backend.preflight(chosen.target, chosen.pids, Operation.SUSPEND)
-        findings = downgrade(findings, force)
+        findings = downgrade(findings, check_codes(force))
         refuse(findings, TargetError)
     for finding in findings:
         if finding.severity is Severity.WARNING:
@@ -136,6 +140,16 @@ def _take_over(pid: int, entry: Entry) -> Journal | None:
     return None
 
 
+def _leave_suspended(chosen: _Chosen, journal: Journal) -> None:
+    """Half resumed is for ``gpusnap recover`` to complete; else it is suspended as before."""
+    try:
+        await_answers()
+        states = chosen.backend.state(chosen.pids)
+        journal.update(suspended=set(states.values()) == {DeviceState.CHECKPOINTED})
+    finally:
+        journal.leave()
+
+
 def resume(pid: int, *, backend: str | None = None, plugins: Plugins | None = None) -> Resumed:
     """Put a suspended tree back on its devices.
 
@@ -168,11 +182,7 @@ def resume(pid: int, *, backend: str | None = None, plugins: Plugins | None = No
         with phases.step(Phase.UNLOCK):
             release_devices(chosen.backend, chosen.pids)
     except BaseException:
-        await_answers()
-        states = chosen.backend.state(chosen.pids)
-        # Half resumed is for gpusnap recover to complete; else it is suspended as before.
-        journal.update(suspended=set(states.values()) == {DeviceState.CHECKPOINTED})
-        journal.leave()
+        _leave_suspended(chosen, journal)
         raise
     journal.finish()
     return Resumed(

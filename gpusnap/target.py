@@ -1,17 +1,19 @@
 """Processes as the kernel shows them: identity, tree, memory maps."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from gpusnap.errors import NotFoundError, PrivilegeError, TargetError
 from gpusnap.types import Process, ProcessId, Region, Target
 
 _STATE, _PARENT, _SESSION, _THREADS, _START = 0, 1, 3, 17, 19
 """Positions in /proc/PID/stat counted from the state, which follows the bracketed name."""
+
+_NANOSECONDS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 class Mapping(msgspec.Struct, frozen=True):
@@ -45,12 +47,65 @@ def _read_stat(pid: int) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
-def identity(pid: int) -> ProcessId | None:
-    """The identity of a process, or None where no process has that PID."""
+def _boot_offset() -> int:
+    """How far this process's time namespace moves the boot clock, in nanoseconds.
+
+    It is read anew each time: a process that CRIU restores finds itself in another namespace.
+    The kernel shows the offset from the host's clock, also in a namespace within another.
+    """
     try:
-        return ProcessId(pid, int(_read_stat(pid)[_START]))
+        lines = Path("/proc/self/timens_offsets").read_text().splitlines()
+    except FileNotFoundError:  # a kernel without time namespaces
+        return 0
+    fields = next(line.split() for line in lines if line.startswith("boottime"))
+    return int(fields[1]) * 1_000_000_000 + int(fields[2])
+
+
+def host_ticks(nanoseconds: int) -> int:
+    """Turn a time of this process's boot clock into ticks of the host's boot clock.
+
+    CRIU restores into a time namespace of its own, whose clock is moved. What names a process
+    must read the same from inside and outside.
+
+    Args:
+        nanoseconds: As CLOCK_BOOTTIME gives them.
+    """
+    if nanoseconds >= 1 << 63:  # the kernel adds a negative offset without a sign
+        nanoseconds -= 1 << 64
+    return (nanoseconds - _boot_offset()) // _NANOSECONDS_PER_TICK
+
+
+def _identity(pid: int, stat: Sequence[str]) -> ProcessId:
+    # The kernel adds this reader's offset to the start, and only then rounds down to ticks.
+    return ProcessId(pid, host_ticks(int(stat[_START]) * _NANOSECONDS_PER_TICK))
+
+
+def identity(pid: int) -> ProcessId | None:
+    """The identity of a process, or None where no process has that PID.
+
+    Its start ticks are the host's; a reader in a time namespace may find them one tick early.
+    """
+    try:
+        return _identity(pid, _read_stat(pid))
     except NotFoundError:
         return None
+
+
+def same(first: ProcessId, second: ProcessId) -> bool:
+    """True where both name one process, even if read in different time namespaces.
+
+    An offset that is no whole number of ticks, as CRIU's are, costs a reader up to one tick.
+    """
+    return first.pid == second.pid and abs(first.start_ticks - second.start_ticks) <= 1
+
+
+def myself() -> ProcessId:
+    """Identity of this process."""
+    own = identity(os.getpid())
+    if own is None:
+        msg = "This process does not see itself in /proc"
+        raise PrivilegeError(msg, cure="Mount /proc for this PID namespace")
+    return own
 
 
 def is_zombie(pid: int) -> bool:
@@ -63,7 +118,11 @@ def is_zombie(pid: int) -> bool:
 
 def alive(process: ProcessId) -> bool:
     """True where that very process still runs: same start, and no zombie."""
-    return identity(process.pid) == process and not is_zombie(process.pid)
+    try:
+        stat = _read_stat(process.pid)
+    except NotFoundError:
+        return False
+    return stat[_STATE] not in "ZX" and same(_identity(process.pid, stat), process)
 
 
 def _command(pid: int) -> tuple[str, ...]:
@@ -101,7 +160,7 @@ def read_process(pid: int) -> Process:
     stat = _read_stat(pid)
     try:
         return Process(
-            id=ProcessId(pid, int(stat[_START])),
+            id=_identity(pid, stat),
             parent_pid=int(stat[_PARENT]),
             session_id=int(stat[_SESSION]),
             command=_command(pid),
@@ -162,17 +221,33 @@ def find_target(pid: int) -> Target:
 
 
 def _descendants(pid: int) -> tuple[Process, ...]:
-    try:
-        children = psutil.Process(pid).children(recursive=True)
-    except psutil.Error:
-        return ()
+    children = _children()
     found = []
-    for child in children:
+    for child in _below(pid, children):
         try:
-            found.append(read_process(child.pid))
+            found.append(read_process(child))
         except NotFoundError:
             continue
     return tuple(found)
+
+
+def _children() -> dict[int, list[int]]:
+    # Not psutil's: it leaves out children that seem older than their parent, as they do to a
+    # reader whose time namespace began in between.
+    found = defaultdict(list)
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+        try:
+            found[int(_read_stat(pid)[_PARENT])].append(pid)
+        except NotFoundError:
+            continue
+    return found
+
+
+def _below(pid: int, children: dict[int, list[int]]) -> Iterator[int]:
+    # What is taken out is not met again: PIDs reused meanwhile may make the tree look like a ring.
+    for child in children.pop(pid, ()):
+        yield child
+        yield from _below(child, children)
 
 
 def _parse_mapping(line: str) -> Mapping:

@@ -26,6 +26,8 @@ import msgspec
 import psutil
 
 from gpusnap.errors import DeadlineError, GpusnapError
+from gpusnap.target import myself
+from gpusnap.types import ProcessId
 
 _MODULE = "gpusnap.worker"
 
@@ -79,10 +81,11 @@ class _Connection:
     def __init__(self, entry: str, environment: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the worker has ended
-        owner = str(os.getpid())  # lets a recovery find the workers of a dead gpusnap
+        owner = owner_mark(myself())
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _MODULE, entry, str(theirs.fileno()), owner],
+                # -P: what lies in the current folder must not be imported, least of all by root.
+                [sys.executable, "-P", "-m", _MODULE, entry, str(theirs.fileno()), owner],
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
@@ -171,12 +174,17 @@ def await_answers(timeout_s: float = 120.0) -> bool:
     return True
 
 
-def workers_of(owner: int) -> tuple[int, ...]:
+def owner_mark(owner: ProcessId) -> str:
+    """What a worker's command line ends with, so that a recovery finds those of a dead gpusnap."""
+    return f"{owner.pid}-{owner.start_ticks}"
+
+
+def workers_of(owner: ProcessId) -> tuple[int, ...]:
     """PIDs of the worker processes that a gpusnap process started and that still run."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         command = process.info["cmdline"] or []
-        if _MODULE in command and command[-1] == str(owner):
+        if _MODULE in command and command[-1] == owner_mark(owner):
             found.append(process.pid)
     return tuple(found)
 

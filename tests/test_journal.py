@@ -7,8 +7,9 @@ import pytest
 
 from gpusnap.errors import BusyError, GpusnapError
 from gpusnap.events import Phase
-from gpusnap.journal import Entry, Journal, Task, entries, myself
-from gpusnap.target import identity
+from gpusnap.journal import Entry, Journal, Task, entries, unreadable
+from gpusnap.recovery import recover
+from gpusnap.target import identity, myself
 from gpusnap.types import ProcessId
 
 
@@ -99,10 +100,52 @@ def test_the_death_of_the_owner_frees_it(state: Path) -> None:
     assert not held
 
 
-def test_a_damaged_journal_is_passed_over(state: Path) -> None:
-    state.mkdir()
-    (state / "1.json").write_text("{")
+@pytest.mark.parametrize("text", ["{", "", '{"processes":[]}'])
+def test_a_damaged_journal_is_told(state: Path, text: str) -> None:
+    Journal.begin(entry()).leave()
+    path = state / f"{os.getpid()}.json"
+    path.write_text(text)
     assert entries() == ()
+    assert unreadable() == (path,)
+    with pytest.raises(BusyError, match="cannot be read"):
+        Journal.begin(entry())
+    (told,) = recover()
+    assert told.failed
+    assert told.pids == (os.getpid(),)
+    assert str(path) in told.outcome
+
+
+def test_a_journal_of_a_newer_gpusnap_is_read(state: Path) -> None:
+    Journal.begin(entry()).leave()
+    path = state / f"{os.getpid()}.json"
+    path.write_text(path.read_text().replace("{", '{"news":1,', 1))
+    assert len(entries()) == 1
+
+
+def test_what_cannot_be_begun_holds_nothing(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_self: Journal) -> None:
+        raise GpusnapError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "_write", fail)
+        with pytest.raises(GpusnapError, match="no space"):
+            Journal.begin(entry())
+    Journal.begin(entry()).finish()
+
+
+def test_paths_that_are_no_text() -> None:
+    journal = Journal.begin(entry())
+    journal.update(path="/d\udce9x", executables=("/d\udce9x/p",))
+    ((found, _),) = entries()
+    assert found.path == "/d\\udce9x"
+    journal.finish()
+
+
+@pytest.mark.parametrize("name", ["lock", "PID.lock"])
+def test_a_folder_where_a_lock_should_be(state: Path, name: str) -> None:
+    (state / name.replace("PID", str(os.getpid()))).mkdir(parents=True)
+    with pytest.raises(GpusnapError, match="cannot be used"):
+        Journal.begin(entry())
 
 
 def test_a_state_folder_that_cannot_be_made(

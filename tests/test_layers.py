@@ -16,6 +16,7 @@ LAYERS = {
     "events": WORDS,
     "hookspecs": WORDS,
     "types": WORDS,
+    "folders": MACHINE,
     "journal": MACHINE,
     "native": MACHINE,
     "target": MACHINE,

@@ -24,6 +24,8 @@ GONE = 2**22 + 1
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        while not read_process(process.pid).command:  # between fork and exec
+            time.sleep(0.001)
         yield process
         process.kill()
 

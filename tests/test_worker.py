@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpusnap.errors import DeadlineError
-from gpusnap.target import identity
+from gpusnap.target import identity, myself
 from gpusnap.worker import (
     _CONNECTIONS,
     Worker,
@@ -154,10 +154,22 @@ def test_a_call_past_its_deadline_is_not_awaited_again(worker: Worker) -> None:
     assert time.monotonic() - begin < 1
 
 
+def test_what_lies_in_the_current_folder_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = str(Path.cwd())
+    for name in ("msgspec", "psutil", "queue", "socket"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('shadowed')")
+    monkeypatch.chdir(tmp_path)
+    worker = Worker(ENTRY, environment={"PYTHONPATH": here})
+    assert worker.call("add", deadline_us=20 * SECOND, left=1, right=1) == 2
+    worker.close()
+
+
 def test_closing_ends_it(worker: Worker) -> None:
     pid = worker.call("pid", deadline_us=20 * SECOND)
     assert isinstance(pid, int)
-    assert pid in workers_of(os.getpid())
+    assert pid in workers_of(myself())
     worker.close()
     assert identity(pid) is None
-    assert pid not in workers_of(os.getpid())
+    assert pid not in workers_of(myself())

@@ -78,7 +78,7 @@ class Program:
     def _start(self, folder: Path, step_us: int) -> ProcessId:
         """Start it as a child of init, which reaps it, so that its PID is free afterwards."""
         self.log.touch()
-        command = [sys.executable, "-m", self._kind.module, str(self.log), str(self._steps)]
+        command = [sys.executable, "-P", "-m", self._kind.module, str(self.log), str(self._steps)]
         command += ["--memory", str(self._kind.memory), "--step-us", str(step_us)]
         with self._errors.open("wb") as errors:
             subprocess.run(

@@ -6,11 +6,12 @@ stands exactly there.
 
 Points: ``started:PHASE``, ``finished:PHASE``, ``criu:STAGE``, each with ``+SECONDS`` to strike
 so much later, from another thread. Victims: ``gpusnap``, ``criu``, ``worker``, each with
-``:SIGNAL`` for another signal than KILL.
+``:SIGNAL`` for another signal than KILL. ``journal`` is no process: its folder is removed.
 """
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -22,9 +23,9 @@ import psutil
 from gpusnap.cli import main
 from gpusnap.events import CriuNotified, Event, PhaseFinished, PhaseStarted
 from gpusnap.hookspecs import hookimpl
-from gpusnap.journal import entries, myself
+from gpusnap.journal import entries, state_directory
 from gpusnap.plugins import default_plugins
-from gpusnap.target import alive
+from gpusnap.target import alive, myself
 from gpusnap.worker import workers_of
 
 
@@ -46,7 +47,7 @@ def find_victim(victim: str) -> psutil.Process | None:
         noted = [entry.criu for entry, _ in entries() if entry.owner == myself()]
         pids = [criu.pid for criu in noted if criu is not None and alive(criu)]
     else:
-        pids = list(workers_of(os.getpid()))
+        pids = list(workers_of(myself()))
     return psutil.Process(pids[0]) if pids else None
 
 
@@ -77,6 +78,10 @@ class Killer:
 
     def _strike(self) -> None:
         time.sleep(self._delay)
+        if self._victim == "journal":
+            shutil.rmtree(state_directory())
+            self._report.write_text("0")
+            return
         victim = find_victim(self._victim)
         if victim is None:
             self._report.write_text("nobody")

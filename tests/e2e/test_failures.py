@@ -355,12 +355,18 @@ def test_a_pid_taken_by_a_zombie(saved: Job) -> None:
     assert taken[0]["cure"]
 
 
-def test_a_program_that_is_gone(site: Site) -> None:
-    program = site.folder / "nap"
+def start_nap(site: Site, name: str) -> tuple[Path, int]:
+    program = site.folder / name
     subprocess.run(["cp", "/bin/sleep", program], check=True)
     pid_file = site.folder / "nap.pid"
     start_detached([str(program), "600"], pid_file, site.environment)
     pid = int(pid_file.read_text())
+    await_true(lambda: os.readlink(f"/proc/{pid}/exe") == str(program), "the program runs")
+    return program, pid
+
+
+def test_a_program_that_is_gone(site: Site) -> None:
+    program, pid = start_nap(site, "nap")
     saved = site.gpusnap("checkpoint", pid, "nap", "--kill")
     assert saved.returncode == 0, saved.stderr
     program.unlink()
@@ -379,3 +385,25 @@ def test_resume_where_the_device_is_full(site: Site) -> None:
     assert site.gpusnap("resume", job.pid).returncode == 0
     assert job.computes()
     job.kill()
+
+
+def test_a_program_that_was_replaced_while_it_ran(site: Site) -> None:
+    """As by an upgrade: CRIU carries the old one in its images."""
+    program, pid = start_nap(site, "nap")
+    program.unlink()
+    saved = site.gpusnap("checkpoint", pid, "nap", "--kill")
+    assert saved.returncode == 0, saved.stderr
+    await_true(lambda: identity(pid) is None, "the PID is free")
+    restored = site.gpusnap("restore", "nap")
+    assert restored.returncode == 0, restored.stderr
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_a_path_that_is_no_text(site: Site) -> None:
+    _, pid = start_nap(site, "n\udce9p")
+    saved = site.gpusnap("checkpoint", pid, "nap", "--kill")
+    assert saved.returncode == 0, saved.stderr
+    await_true(lambda: identity(pid) is None, "the PID is free")
+    restored = site.gpusnap("restore", "nap")
+    assert restored.returncode == 0, restored.stderr
+    os.kill(pid, signal.SIGKILL)

@@ -62,7 +62,10 @@ RESTORE_POINTS = (
     "started:restore+0.003",
     "finished:restore",
     "started:unlock",
+    "finished:unlock",
 )
+
+AFTER_WHICH_IT_IS_WHOLE = ("finished:restore", "started:unlock", "finished:unlock")
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +155,15 @@ def test_checkpoint_that_is_asked_to_stop(running: Job, point: str, name: str) -
     check_survival(running)
 
 
+@pytest.mark.parametrize("point", ["started:checkpoint", "started:dump", "criu:post-dump"])
+def test_checkpoint_whose_journal_vanishes(running: Job, point: str) -> None:
+    code, errors, _ = strike(running.site, point, "journal", "checkpoint", running.pid, "one")
+    if code:
+        assert errors.startswith("gpusnap: The journal"), errors
+    assert running.computes(), "it is given back by gpusnap itself: nobody else could know of it"
+    check_survival(running)
+
+
 def check_survival(job: Job) -> None:
     site = job.site
     recovered = site.gpusnap("recover")
@@ -189,8 +201,10 @@ def test_restore(saved: Job, point: str, victim: str, tmp_path: Path) -> None:
         assert code == -9
     recovered = site.gpusnap("recover")
     assert recovered.returncode == 0, recovered.stderr + recovered.stdout
-    if code == 0:
-        # Nobody essential was hit: it must be whole.
+    whole = "the target runs on" in recovered.stdout
+    if code == 0 or whole:
+        # Nobody essential was hit, or not before it was whole.
+        assert code == 0 or point in AFTER_WHICH_IT_IS_WHOLE
         saved.adopt()
         assert saved.computes()
         saved.kill()
