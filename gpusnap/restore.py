@@ -405,13 +405,18 @@ class _Restore:
 
     def _notified(self, script: str, _pid: int | None) -> bool:
         if script == "post-restore":
-            # All processes exist now and none runs: these very ones are to be ended on failure.
-            made = tuple(identity(pid) for pid in self._target.pids)
-            self._journal.update(processes=tuple(filter(None, made)), made=all(made))
+            self._note_processes()
         if script == "post-resume":
             self._journal.update(resumed=True)
         self._emit(CriuNotified(script=script))
         return True
+
+    def _note_processes(self) -> None:
+        """All exist now and none runs: these very ones are to be ended on failure."""
+        made = [identity(pid) for pid in self._target.pids]
+        present = tuple(each for each in made if each is not None)
+        if len(present) == len(made):
+            self._journal.update(processes=present, made=True)
 
     def _restore_devices(self) -> None:
         backend = self._plan.driven
