@@ -443,7 +443,7 @@ class _Checkpoint:
             gpusnap_version=version("gpusnap"),
             target=self._target,
             backend=backend.name if backend else None,
-            claimed=self._pids,
+            claimed=tuple(pid for pid in self._pids if pid in self._target.pids),
             device_regions=self._image,
             devices=backend.devices() if backend else (),
             driver_version=backend.probe().driver_version if backend else None,

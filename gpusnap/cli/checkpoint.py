@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from gpusnap.checkpoint import CheckpointOptions, CheckpointPlan, plan_checkpoint, run_checkpoint
+from gpusnap.cli import _parameters
 from gpusnap.cli._failures import exit_code_of
 from gpusnap.cli._format import count, duration, listed, size
 from gpusnap.cli._messages import Checkpointed, snapshot_row
@@ -33,6 +34,7 @@ from gpusnap.types import Engine
 @click.option(
     "--name",
     metavar="NAME",
+    callback=_parameters.name,
     envvar="GPUSNAP_NAME",
     show_envvar=True,
     help="Name of the snapshot, or its path with a slash; one is made up without it.",
