@@ -547,7 +547,7 @@ class _Checkpoint:
             gpusnap_version=version("gpusnap"),
             target=self._target,
             backend=backend.name if backend else None,
-            claimed=self._pids,
+            claimed=tuple(pid for pid in self._pids if pid in self._target.pids),
             device_regions=self._image,
             memory=self._memory,
             devices=backend.devices() if backend else (),

@@ -76,7 +76,7 @@ def _named(plugins: Plugins, name: str) -> Backend:
 
 
 def _effective_capabilities() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in Path("/proc/self/status").read_text(errors="replace").splitlines():
         if line.startswith("CapEff:"):
             return int(line.split()[1], 16)
     return 0
@@ -119,7 +119,7 @@ def check_criu(search: Search) -> Iterator[Finding]:
 
 
 def _tracer(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+    for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
         if line.startswith("TracerPid:"):
             return int(line.split()[1])
     return 0
@@ -173,7 +173,7 @@ def needs_shell_job(target: Target) -> bool:
 
 
 def _anonymous(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+    for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
     return 0

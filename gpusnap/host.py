@@ -1,6 +1,5 @@
 """Facts about this machine that a snapshot records."""
 
-import os
 import platform
 from pathlib import Path
 
@@ -19,11 +18,3 @@ def read_host(criu: Criu) -> Host:
         criu_version=criu.version_text,
         python_version=platform.python_version(),
     )
-
-
-def memory_available() -> int:
-    """Bytes of host memory that can be had without swapping."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -11,7 +11,7 @@ from gpusnap.events import Phase
 from gpusnap.journal import Entry, Journal
 from gpusnap.phases import Phases
 from gpusnap.plugins import Backend
-from gpusnap.target import alive, host_ticks, identity, read_process
+from gpusnap.target import alive, host_ticks, identity, read_process, same
 from gpusnap.types import DeviceMap, DeviceState, ProcessId
 from gpusnap.worker import await_answers
 
@@ -147,8 +147,8 @@ def _remnant(process: ProcessId, entry: Entry) -> ProcessId | None:
     if current is None:
         return None
     if entry.made:
-        return current if current == process else None
-    if current.start_ticks < process.start_ticks:
+        return current if same(current, process) else None
+    if current.start_ticks + 1 < process.start_ticks:  # rounded, by readers of other clocks
         return None
     return current if _runs_one_of(process.pid, entry.executables) else None
 

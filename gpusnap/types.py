@@ -170,7 +170,10 @@ class ProcessId(msgspec.Struct, frozen=True, order=True):
 
     pid: int
     start_ticks: int
-    """Start time in clock ticks since boot: field 22 of /proc/PID/stat."""
+    """Start time in clock ticks since the host's boot.
+
+    Field 22 of /proc/PID/stat, less the offset of the reader's time namespace.
+    """
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):

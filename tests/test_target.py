@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpusnap.errors import NotFoundError, TargetError
+from gpusnap.release import now_ticks
 from gpusnap.target import (
     Mapping,
     alive,
@@ -15,7 +16,10 @@ from gpusnap.target import (
     is_zombie,
     read_maps,
     read_process,
+    same,
 )
+from gpusnap.types import ProcessId
+from tests.time_namespaces import OFFSETS, run_in, skip_without, start_in
 
 GONE = 2**22 + 1
 """Above the kernel's largest PID."""
@@ -52,6 +56,123 @@ def test_identity_tells_a_process_from_the_next_of_its_pid(
     child.wait()
     assert not alive(first)
     assert identity(child.pid) is None
+
+
+@pytest.fixture
+def time_namespaces() -> None:
+    skip_without()
+
+
+def test_one_tick_is_the_same_start() -> None:
+    process = ProcessId(7, 100)
+    assert same(process, ProcessId(7, 99))
+    assert same(process, ProcessId(7, 101))
+    assert not same(process, ProcessId(7, 98))
+    assert not same(process, ProcessId(7, 102))
+    assert not same(process, ProcessId(8, 100))
+
+
+def test_a_start_two_ticks_away_is_another_process(child: subprocess.Popen[bytes]) -> None:
+    found = identity(child.pid)
+    assert found is not None
+    for ticks in (-2, 2):
+        assert not alive(ProcessId(found.pid, found.start_ticks + ticks))
+
+
+def test_a_zombie_is_not_alive(zombie: int) -> None:
+    found = identity(zombie)
+    assert found is not None
+    assert not alive(found)
+
+
+SEEN = """
+import sys
+from gpusnap.target import *
+from gpusnap.types import ProcessId
+for argument in sys.argv[1:]:
+    pid, ticks = map(int, argument.split("-"))
+    found = identity(pid)
+    assert read_process(pid).id == found
+    print(found.start_ticks, alive(ProcessId(pid, ticks)))
+"""
+
+
+@pytest.mark.usefixtures("time_namespaces")
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_a_time_namespace_sees_the_same_identities(
+    offset: str, child: subprocess.Popen[bytes]
+) -> None:
+    outside = [identity(pid) for pid in (1, os.getpid(), child.pid)]
+    arguments = [f"{each.pid}-{each.start_ticks}" for each in outside if each is not None]
+    assert len(arguments) == 3
+    lines = run_in(offset, SEEN, *arguments).splitlines()
+    for line, process in zip(lines, outside, strict=True):
+        ticks, lives = line.split()
+        assert process is not None
+        assert process.start_ticks - int(ticks) in {0, 1}
+        assert lives == "True"
+
+
+WITHIN = """
+import subprocess, sys
+from gpusnap.release import now_ticks
+from gpusnap.target import identity
+early = now_ticks()
+with subprocess.Popen(["sleep", "60"]) as child:
+    late = now_ticks()
+    print(identity(child.pid).start_ticks, early, late)
+    child.kill()
+"""
+
+
+@pytest.mark.usefixtures("time_namespaces")
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_the_present_in_a_time_namespace_is_the_hosts(offset: str) -> None:
+    before = now_ticks()
+    start, early, late = map(int, run_in(offset, WITHIN).split())
+    assert before <= early <= late <= now_ticks()
+    assert early - 1 <= start <= late
+
+
+STARTED = """
+import sys
+from gpusnap.target import myself
+own = myself()
+print(own.pid, own.start_ticks, flush=True)
+"""
+
+
+@pytest.mark.usefixtures("time_namespaces")
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_what_runs_in_a_time_namespace_is_found_alive_outside(offset: str) -> None:
+    with start_in(offset, f"{STARTED}sys.stdin.read()") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        inside = ProcessId(*map(int, process.stdout.readline().split()))
+        outside = identity(inside.pid)
+        assert outside is not None
+        assert same(inside, outside)
+        assert alive(inside)
+        process.stdin.close()
+    assert not alive(inside)
+
+
+@pytest.mark.usefixtures("time_namespaces")
+def test_a_tree_older_than_the_time_namespace() -> None:
+    script = "import subprocess, time; time.sleep(1); subprocess.Popen(['sleep', '60']).wait()"
+    with subprocess.Popen([sys.executable, "-c", script], start_new_session=True) as process:
+        while len(pids := find_target(process.pid).pids) < 2:
+            time.sleep(0.01)
+        root, child = (identity(pid) for pid in pids)
+        assert root is not None
+        assert child is not None
+        # The clock's zero lies between the two starts.
+        middle = (root.start_ticks + child.start_ticks) // 2
+        offset = f"{-(middle // 100) - 1} {(100 - middle % 100) * 10_000_000 % 1_000_000_000}"
+        code = "from gpusnap.target import find_target; print(*find_target(int(sys.argv[1])).pids)"
+        found = run_in(offset, f"import sys; {code}", process.pid)
+        os.killpg(process.pid, 9)
+    assert tuple(map(int, found.split())) == pids
 
 
 def test_a_process(child: subprocess.Popen[bytes]) -> None:

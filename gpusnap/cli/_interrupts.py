@@ -11,6 +11,9 @@ from gpusnap.hookspecs import hookimpl
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+_HOLDING = frozenset({Phase.LOCK, Phase.CHECKPOINT, Phase.PUBLISH})
+"""Steps that a signal waits for, beside those that give devices back; PUBLISH holds on."""
+
 
 class Interrupted(KeyboardInterrupt):
     """A signal asked gpusnap to stop."""
@@ -25,7 +28,8 @@ class Interrupts:
 
     It is a plugin too: events tell it when. A rollback is never cut short. A driver's call
     cannot be called back and would take effect after a rollback: it is waited for. Where the
-    devices are being given back, going on is the rollback.
+    devices are being given back, going on is the rollback. From the publication of a snapshot
+    on it is too late: the operation ends as if there had been no signal.
     """
 
     def __init__(self) -> None:
@@ -60,6 +64,17 @@ class Interrupts:
             number, self._pending = self._pending, None
             raise Interrupted(number)
 
+    def operation_ended(self, *, last: bool) -> None:
+        """Hear that an operation ended well.
+
+        Args:
+            last: Whether it was what the user asked for, so that a signal is too late; if not,
+                one that waits unwinds now.
+        """
+        self._held_back = last
+        if not last:
+            self._unwind()
+
     @hookimpl
     def gpusnap_event(self, event: Event) -> None:
         """Learn where the operation is."""
@@ -73,7 +88,7 @@ class Interrupts:
                 self._held_back = True
             case PhaseStarted(phase=phase):
                 self._unwind()
-                self._held_back = phase in {Phase.LOCK, Phase.CHECKPOINT}
+                self._held_back = phase in _HOLDING
             case PhaseFinished(phase=Phase.LOCK | Phase.CHECKPOINT):
                 self._held_back = False
                 self._unwind()

@@ -12,6 +12,7 @@ from click.shell_completion import shell_complete
 from gpusnap.cli._failures import BROKEN_PIPE, debugging, describe
 from gpusnap.cli._group import root
 from gpusnap.cli._interrupts import Interrupted, Interrupts
+from gpusnap.cli._messages import Failure
 from gpusnap.cli._options import PREFIX, wants_json
 from gpusnap.cli._output import Output, ReaderGoneError
 from gpusnap.errors import UsageError
@@ -47,6 +48,15 @@ def _run(arguments: list[str], interrupts: Interrupts, output: Output) -> int:
     return failure.code
 
 
+def _complete(instruction: str, output: Output) -> int:
+    try:
+        return shell_complete(root, {}, _NAME, _COMPLETION, instruction)
+    except (KeyError, ValueError):
+        text = f"{_COMPLETION} is set, but not by a shell that completes a command"
+        output.failure(Failure(code=UsageError.exit_code, text=text, cure="Unset it"))
+        return UsageError.exit_code
+
+
 def _prepare_streams() -> None:
     """Let any text be printed, whatever the locale."""
     for stream in (sys.stdout, sys.stderr):
@@ -63,9 +73,10 @@ def run(arguments: Sequence[str]) -> int:
     Returns:
         The exit code.
     """
-    if instruction := os.environ.get(_COMPLETION):
-        return shell_complete(root, {}, _NAME, _COMPLETION, instruction)
     typed = list(arguments)
+    output = Output(json=wants_json(typed))
     _prepare_streams()
+    if instruction := os.environ.get(_COMPLETION):
+        return _complete(instruction, output)
     with Interrupts() as interrupts:
-        return _run(typed, interrupts, Output(json=wants_json(typed)))
+        return _run(typed, interrupts, output)

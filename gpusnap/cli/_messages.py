@@ -180,11 +180,21 @@ class SuspendedTarget(msgspec.Struct, frozen=True, kw_only=True):
     backend: str | None
 
 
+class InterruptedTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """A living target that a killed gpusnap left as it was in the middle of a ``task``."""
+
+    task: str
+    pids: tuple[int, ...]
+    names: tuple[str, ...]
+    backend: str | None
+
+
 class ProcessList(msgspec.Struct, frozen=True, kw_only=True):
     """Document of ``ps``."""
 
     processes: tuple[DeviceProcess, ...]
     suspended: tuple[SuspendedTarget, ...]
+    interrupted: tuple[InterruptedTarget, ...]
 
 
 class BackendRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,9 +227,9 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecoveryRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One interrupted operation and what became of it."""
+    """One interrupted operation and what became of it; ``task`` is None where unknown."""
 
-    task: str
+    task: str | None
     pids: tuple[int, ...]
     outcome: str
     failed: bool

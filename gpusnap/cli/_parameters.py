@@ -1,5 +1,6 @@
 """The kinds of values that can be typed: PIDs, durations, folders, as callbacks for click."""
 
+import os
 import re
 from pathlib import Path
 
@@ -96,6 +97,19 @@ def parse_folder(value: str) -> Path:
         raise _refused(value, "names the home folder of nobody known") from None
 
 
+def parse_name(value: str) -> str:
+    """Read the name of a new snapshot; in a path, ``~`` is the home folder.
+
+    Raises:
+        click.BadParameter: It is the home folder of nobody known.
+    """
+    if not value.startswith("~") or "/" not in value:
+        return value
+    parse_folder(value)
+    # Whatever else is wrong with the path is left for others to see.
+    return os.path.expanduser(value)  # noqa: PTH111 - pathlib would tidy it up
+
+
 def pid(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
     """Callback of PID arguments."""
     return None if value is None else parse_pid(value)
@@ -109,6 +123,11 @@ def duration(_context: click.Context, _parameter: click.Parameter, value: str) -
 def size(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
     """Callback of options that take a number of bytes."""
     return None if value is None else parse_size(value)
+
+
+def name(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """Callback of options that name a new snapshot."""
+    return None if value is None else parse_name(value)
 
 
 def folder(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Path | None:

@@ -43,8 +43,8 @@ A failure ends with one line on standard error: text, or with `--json` an `exit_
 What each exit code means stands in [exit codes](exit-codes.md); with warnings it is 3. The first
 SIGINT, SIGTERM or SIGHUP ends an operation as a failure does: the target runs on, and nothing of
 a half-made snapshot or a half-restored tree is left. A driver's call under way is waited for
-first, and a target whose devices are already being given back gets them. Further signals are
-ignored meanwhile.
+first, a target whose devices are already being given back gets them, and from the publication of
+a snapshot on a signal is too late to matter. Further signals are ignored meanwhile.
 `GPUSNAP_DEBUG=1` shows where in the sources an error was raised.
 
 ## Variables without an option
@@ -52,7 +52,7 @@ ignored meanwhile.
 | variable | meaning |
 |---|---|
 | `GPUSNAP_CRIU` | the CRIU to use, a program or a folder made by `setup-criu` |
-| `GPUSNAP_DATA_DIR` | where `setup-criu` puts its copy |
+| `GPUSNAP_DATA_DIR` | the user's data folder: `setup-criu`'s copy and the default repository |
 | `GPUSNAP_STATE_DIR` | where running operations keep their journals, `/run/gpusnap` by default |
 | `GPUSNAP_SIM_DIR` | the simulated machine for the `simulated` backend |
 | `GPUSNAP_DEBUG` | `1` for tracebacks |

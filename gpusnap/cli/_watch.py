@@ -148,8 +148,13 @@ def _registered(plugins: Plugins, listeners: dict[str, object]) -> Iterator[None
 
 
 @contextlib.contextmanager
-def watched(output: Output) -> Iterator[Watch]:
-    """Follow the operation inside the block; what checks found is told when it has ended."""
+def watched(output: Output, *, last: bool = True) -> Iterator[Watch]:
+    """Follow the operation inside the block; what checks found is told when it has ended.
+
+    Args:
+        output: Where its progress is printed.
+        last: Whether the verb has no further operation to run.
+    """
     plugins = default_plugins()
     watch = Watch(plugins, output)
     listeners: dict[str, object] = {"record": watch.record}
@@ -164,3 +169,5 @@ def watched(output: Output) -> Iterator[Watch]:
             listeners["progress"] = stack.enter_context(Display())
         stack.enter_context(_registered(plugins, listeners))
         yield watch
+        if interrupts is not None:
+            interrupts.operation_ended(last=last)

@@ -12,6 +12,7 @@ from gpusnap.checkpoint import (
     plan_checkpoint,
     run_checkpoint,
 )
+from gpusnap.cli import _parameters
 from gpusnap.cli._failures import exit_code_of
 from gpusnap.cli._format import count, duration, listed, size
 from gpusnap.cli._messages import Checkpointed, snapshot_row
@@ -41,6 +42,7 @@ from gpusnap.types import Engine
 @click.option(
     "--name",
     metavar="NAME",
+    callback=_parameters.name,
     envvar="GPUSNAP_NAME",
     show_envvar=True,
     help="Name of the snapshot, or its path with a slash; one is made up without it.",
@@ -83,7 +85,7 @@ from gpusnap.types import Engine
 )
 @click.option(
     "--parallel-workers",
-    "workers",
+    "parallel_workers",
     metavar="N",
     type=click.IntRange(min=1, max=1024),
     envvar="GPUSNAP_PARALLEL_WORKERS",
@@ -92,7 +94,7 @@ from gpusnap.types import Engine
 )
 @click.option(
     "--memory-budget",
-    "budget",
+    "memory_budget",
     metavar="SIZE",
     callback=size_parameter,
     envvar="GPUSNAP_MEMORY_BUDGET",
@@ -118,8 +120,8 @@ def checkpoint(
     link_remap: bool,
     no_regions: bool,
     compress: str,
-    workers: int | None,
-    budget: int | None,
+    parallel_workers: int | None,
+    memory_budget: int | None,
     force: tuple[str, ...],
     dry_run: bool,
     output: Output,
@@ -139,7 +141,7 @@ def checkpoint(
         external_unix_sockets=ext_unix_sk,
         link_remap=link_remap,
         regions=not no_regions,
-        saving=choose_saving(compress, workers=workers, budget=budget),
+        saving=choose_saving(compress, workers=parallel_workers, budget=memory_budget),
         force=frozenset(force),
     )
     where = _one_name(spec, name)

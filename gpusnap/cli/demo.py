@@ -175,7 +175,7 @@ class _Demonstration:
 
     def _checkpoint(self, program: Program) -> Snapshot:
         pid = program.process.pid
-        with watched(self._output) as watch:
+        with watched(self._output, last=False) as watch:
             snapshot = run_checkpoint(
                 pid,
                 "demo",
@@ -203,7 +203,7 @@ class _Demonstration:
         self._tell(f"Process {pid} is gone, from the device too, after step {step}")
 
     def _restore(self, program: Program, snapshot: Snapshot) -> Watch:
-        with watched(self._output) as watch:
+        with watched(self._output, last=False) as watch:
             restored = run_restore(snapshot.path, plugins=watch.plugins)
         program.adopt()
         self._tell(f"gpusnap restore: process {restored.root_pid} computes again")

@@ -34,13 +34,13 @@ def _read(repo: Path | None) -> Listing:
     # Before its first snapshot the default repository does not exist, which is no mistake.
     if repo is None and not folder.exists():
         return Listing(repository=str(folder))
-    repository = Repository.open(folder)
+    found = Repository.open(folder).contents()
     return Listing(
         repository=str(folder),
-        snapshots=tuple(map(snapshot_row, repository.snapshots())),
+        snapshots=tuple(map(snapshot_row, found.snapshots)),
         damaged=tuple(
             DamagedRow(name=each.name, path=str(each.path), reason=each.reason)
-            for each in repository.damaged()
+            for each in found.damaged
         ),
     )
 

@@ -1,14 +1,16 @@
 """``gpusnap ps``: the processes that use devices."""
 
+import itertools
+
 import click
 
 from gpusnap.checks import processes
-from gpusnap.cli._format import size
-from gpusnap.cli._messages import ProcessList, SuspendedTarget
+from gpusnap.cli._format import listed, size
+from gpusnap.cli._messages import InterruptedTarget, ProcessList, SuspendedTarget
 from gpusnap.cli._options import backend_option, json_option
 from gpusnap.cli._output import Output
 from gpusnap.errors import EXIT_OK, NotFoundError
-from gpusnap.journal import entries
+from gpusnap.journal import Entry, entries
 from gpusnap.target import alive, read_process
 
 _COLUMNS = (">PID", "NAME", "STATE", ">MEMORY", "DEVICE")
@@ -20,9 +22,15 @@ _COLUMNS = (">PID", "NAME", "STATE", ">MEMORY", "DEVICE")
 def ps(backend: str | None, output: Output) -> int:
     """List the processes that use devices.
 
-    Those that gpusnap has suspended are listed too.
+    Those that gpusnap has suspended are listed too, and those it left interrupted when it was
+    killed.
     """
-    found = ProcessList(processes=processes(backend=backend), suspended=_suspended())
+    left = _left()
+    found = ProcessList(
+        processes=processes(backend=backend),
+        suspended=tuple(map(_suspended, filter(_is_suspended, left))),
+        interrupted=tuple(map(_interrupted, itertools.filterfalse(_is_suspended, left))),
+    )
     if output.json:
         output.document(found)
     else:
@@ -30,14 +38,29 @@ def ps(backend: str | None, output: Output) -> int:
     return EXIT_OK
 
 
-def _suspended() -> tuple[SuspendedTarget, ...]:
-    """The targets a listing of device memory no longer shows."""
+def _left() -> tuple[Entry, ...]:
+    """The living targets that a listing of device memory may no longer show."""
     return tuple(
-        SuspendedTarget(
-            pids=entry.claimed, names=tuple(map(_name, entry.claimed)), backend=entry.backend
-        )
-        for entry, _held in entries()
-        if entry.suspended and any(map(alive, entry.processes))
+        entry
+        for entry, held in entries()
+        if (entry.suspended or not held) and any(map(alive, entry.processes))
+    )
+
+
+def _is_suspended(entry: Entry) -> bool:
+    return entry.suspended
+
+
+def _suspended(entry: Entry) -> SuspendedTarget:
+    return SuspendedTarget(
+        pids=entry.claimed, names=tuple(map(_name, entry.claimed)), backend=entry.backend
+    )
+
+
+def _interrupted(entry: Entry) -> InterruptedTarget:
+    pids = entry.claimed or tuple(sorted(entry.pids))
+    return InterruptedTarget(
+        task=entry.task, pids=pids, names=tuple(map(_name, pids)), backend=entry.backend
     )
 
 
@@ -48,29 +71,37 @@ def _name(pid: int) -> str:
         return "-"
 
 
-def _show(found: ProcessList, output: Output) -> None:
-    suspended = {
-        pid: name
-        for each in found.suspended
+def _states(found: ProcessList) -> dict[int, tuple[str, str]]:
+    """Name and state of every process that does not just run."""
+    named: dict[str, tuple[SuspendedTarget | InterruptedTarget, ...]] = {
+        "suspended": found.suspended,
+        "interrupted": found.interrupted,
+    }
+    return {
+        pid: (name, state)
+        for state, targets in named.items()
+        for each in targets
         for pid, name in zip(each.pids, each.names, strict=True)
     }
+
+
+def _show(found: ProcessList, output: Output) -> None:
+    states = _states(found)
+    shown = {each.pid for each in found.processes}
     rows = [
         (
             str(each.pid),
             each.name or "-",
-            "suspended" if each.pid in suspended else "running",
+            states[each.pid][1] if each.pid in states else "running",
             size(each.memory),
             each.device_uuid,
         )
         for each in found.processes
     ]
-    shown = {each.pid for each in found.processes}
-    rows += [
-        (str(pid), name, "suspended", "-", "-")
-        for pid, name in suspended.items()
-        if pid not in shown
-    ]
+    rows += [(str(pid), *states[pid], "-", "-") for pid in states if pid not in shown]
     if rows:
         output.table(_COLUMNS, rows)
     else:
         output.note("No process uses a device of a usable backend")
+    for each in found.interrupted:
+        output.note(f"A {each.task} of {listed(each.pids)} was interrupted: run gpusnap recover")

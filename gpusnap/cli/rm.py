@@ -1,5 +1,6 @@
 """``gpusnap rm``: remove snapshots."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -64,5 +65,9 @@ def _none_removed(missing: list[NotFoundError]) -> GpusnapError:
 
 
 def _remove(snapshot: Snapshot | Damaged) -> Removal:
-    freed = Repository.open(snapshot.path.parent).remove(snapshot)
+    repository = Repository.open(snapshot.path.parent)
+    freed = repository.remove(snapshot)
+    # What crashes left there goes too; if it cannot, the snapshot is removed all the same.
+    with suppress(GpusnapError):
+        repository.clean()
     return Removal(path=str(snapshot.path), bytes_freed=freed)

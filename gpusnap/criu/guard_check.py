@@ -16,10 +16,10 @@ from gpusnap.criu.find import Criu
 from gpusnap.criu.guard import GUARD_NAME, Range, guard_file, guarded
 from gpusnap.criu.images import inventory_plugins
 from gpusnap.criu.log import MARK
-from gpusnap.criu.private import data_directory
 from gpusnap.criu.request import DumpRequest, RestoreRequest
 from gpusnap.criu.session import Notify, Session
 from gpusnap.errors import CriuError, GpusnapError
+from gpusnap.folders import data_directory
 from gpusnap.types import CriuOptions
 
 SECONDS = 30

@@ -53,7 +53,8 @@ def explain_failure(log: Path, output: str) -> CriuError:
         output: What it wrote beside its log, before it opened it.
     """
     verdict = classify([*_lines(log), *output.splitlines()])
-    details = [verdict.line, str(log)] if verdict.line else [str(log)]
+    # Where the log lies is told by whoever keeps it: it moves once the work folder goes.
+    details = [verdict.line] if verdict.line else []
     return CriuError(verdict.text, cure=verdict.cure, details=details)
 
 

@@ -8,12 +8,11 @@ that it runs whatever libraries the machine has::
     criu/receipt.json        which packages it came from
 """
 
-import os
 from pathlib import Path
 
 import msgspec
 
-from gpusnap.errors import IntegrityError
+from gpusnap.folders import data_directory
 
 RECEIPT = "receipt.json"
 
@@ -32,16 +31,6 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
     suite: str
     packages: tuple[Package, ...]
-
-
-def data_directory() -> Path:
-    """The folder for the user's lasting data: ``GPUSNAP_DATA_DIR`` or the XDG one."""
-    if own := os.environ.get("GPUSNAP_DATA_DIR"):
-        return Path(own)
-    shared = os.environ.get("XDG_DATA_HOME") or ""
-    # The XDG specification has relative paths ignored
-    base = Path(shared) if shared.startswith("/") else Path.home() / ".local" / "share"
-    return base / "gpusnap"
 
 
 def private_criu_directory() -> Path:
@@ -65,21 +54,3 @@ def write_receipt(directory: Path, receipt: Receipt) -> None:
     """Leave ``receipt`` in ``directory``."""
     text = msgspec.json.format(msgspec.json.encode(receipt), indent=2)
     (directory / RECEIPT).write_bytes(text + b"\n")
-
-
-def read_receipt(directory: Path) -> Receipt | None:
-    """The receipt of the copy in ``directory``; None where there is none.
-
-    Raises:
-        IntegrityError: It is there and not a receipt.
-    """
-    path = directory / RECEIPT
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Receipt)
-    except FileNotFoundError:
-        return None
-    except msgspec.DecodeError as error:
-        raise IntegrityError(
-            f"{path} is not a receipt of a private CRIU: {error}",
-            cure="Make the private copy anew with `gpusnap setup-criu`",
-        ) from error

@@ -171,7 +171,6 @@ class _Conversation:
                 f"CRIU did not end within {self._request.timeout_us / 1_000_000:g} s and was "
                 f"stopped after its stage {self._stage!r}",
                 cure="Give it more time with --timeout",
-                details=[str(log_path(self._request))],
             ) from error
 
     def _answer(self, notification: rpc_pb2.Notification) -> None:
@@ -195,13 +194,11 @@ class _Conversation:
             return False
 
     def _failure(self, status: int | None) -> CriuError:
-        log = log_path(self._request)
         if self.outcome is None and status is not None and status < 0:
             name = signal.strsignal(-status) or "unknown"
             return CriuError(
-                f"CRIU was killed by signal {-status} ({name}) after its stage {self._stage!r}",
-                details=[str(log)],
+                f"CRIU was killed by signal {-status} ({name}) after its stage {self._stage!r}"
             )
         if self._refused_at is not None:
             return CriuError(f"CRIU was told to stop at its stage {self._refused_at!r}")
-        return explain_failure(log, self._service.output())
+        return explain_failure(log_path(self._request), self._service.output())

@@ -1,8 +1,9 @@
 """Snapshots on disk: naming, making, finding, checking and removing them."""
 
+from gpusnap.folders import default_repository
 from gpusnap.repository.digest import FileDigest
 from gpusnap.repository.draft import Draft
-from gpusnap.repository.layout import FORMAT_VERSION, default_repository
+from gpusnap.repository.layout import FORMAT_VERSION
 from gpusnap.repository.logs import restore_folder
 from gpusnap.repository.manifest import (
     Host,

@@ -1,7 +1,8 @@
 """The file that makes a folder a repository."""
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -74,6 +75,18 @@ def _write(descriptor: int, new: Path, file: Path) -> None:
     sync_folder(file.parent)
 
 
+@contextmanager
+def _in_place_for_files(path: Path) -> Iterator[None]:
+    """Explain what the likes of ``/proc`` answer to whoever makes a file or folder there."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"Cannot make repository {printable(path)}: no files can be made there",
+            cure="Name a folder on a disk",
+        ) from error
+
+
 def make_config(path: Path) -> Config:
     """Read the configuration of a repository, which is made unless it is there.
 
@@ -86,7 +99,7 @@ def make_config(path: Path) -> Config:
     with suppress(NotFoundError):
         return read_config(path)
     file, new = path / CONFIG, path / f".{CONFIG}.new"
-    with storage("make repository", path):
+    with storage("make repository", path), _in_place_for_files(path):
         path.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         # Of two that make it at once, the second finds it made when the lock is its own.
         with waiting_lock(new) as descriptor:

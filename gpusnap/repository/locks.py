@@ -6,12 +6,13 @@ process ends, so what a dead process held is told from what a living one holds.
 
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gpusnap.errors import BusyError
-from gpusnap.repository.storage import FILE_MODE, make_folder
+from gpusnap.errors import BusyError, GpusnapError
+from gpusnap.repository.storage import FILE_MODE, make_folder, printable
 
 
 def _same_file(descriptor: int, path: Path) -> bool:
@@ -31,6 +32,11 @@ def _lock(path: Path, flags: int, operation: int) -> int:
     return descriptor
 
 
+def _require_folder(path: Path) -> None:
+    if not stat.S_ISDIR(path.lstat().st_mode):
+        raise GpusnapError(f"{printable(path)} is not a folder", cure="Remove it")
+
+
 def hold_folder(folder: Path, lock: str) -> int:
     """Make a folder, unless it is there, and lock the file ``lock`` in it.
 
@@ -39,12 +45,14 @@ def hold_folder(folder: Path, lock: str) -> int:
 
     Raises:
         BlockingIOError: A living process holds it.
+        GpusnapError: Something else has the folder's name.
     """
     path = folder / lock
     while True:
         make_folder(folder)
         # Whoever held it before may have moved the folder away between any two steps.
         with suppress(FileNotFoundError):
+            _require_folder(folder)
             descriptor = _lock(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _same_file(descriptor, path):
                 return descriptor

@@ -19,6 +19,8 @@ from gpusnap.types import Device, DeviceImage, Engine, Finding, SavedMemory, Tar
 
 MANIFEST_LIMIT = 64 << 20
 """Bytes of the longest manifest that is read."""
+PID_LIMIT = 1 << 22
+"""The kernel's bound: every PID is below it."""
 
 _Count = Annotated[int, Meta(ge=0)]
 _T = TypeVar("_T")
@@ -111,8 +113,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"{self.created!r} is not in UTC")
         if len({file.path for file in self.files}) < len(self.files):
             raise ValueError("a file is named twice")
+        self._check_pids()
+
+    def _check_pids(self) -> None:
         if not self.target.processes:
             raise ValueError("the target has no process")
+        for pid in self.target.pids:
+            if not 0 < pid < PID_LIMIT:
+                raise ValueError(f"no process can have PID {pid}")
+        for pid in self.claimed:
+            if pid not in self.target.pids:
+                raise ValueError(f"process {pid} is claimed but no part of the target")
 
     @property
     def size(self) -> int:

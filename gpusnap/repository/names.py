@@ -41,6 +41,8 @@ def check(name: str) -> str:
     Raises:
         UsageError: No snapshot may have it.
     """
+    if not isinstance(name, str):
+        raise UsageError(f"{name!r} is not a snapshot name", cure="Give text")
     words = problem(name)
     if words:
         raise UsageError(

@@ -39,6 +39,18 @@ class Damaged(msgspec.Struct, frozen=True):
         return self.path.name
 
 
+class Contents(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in a repository.
+
+    Attributes:
+        snapshots: Those that can be opened, oldest first.
+        damaged: Those that cannot, sorted by name.
+    """
+
+    snapshots: tuple[Snapshot, ...]
+    damaged: tuple[Damaged, ...]
+
+
 class Repository(msgspec.Struct, frozen=True):
     """A repository that exists, of a format this code knows.
 
@@ -51,24 +63,24 @@ class Repository(msgspec.Struct, frozen=True):
     id: str
 
     @classmethod
-    def open(cls, path: Path) -> Self:
+    def open(cls, path: str | Path) -> Self:
         """Open a repository; writes nothing.
 
         Raises:
             NotFoundError: There is none.
-            UsageError: The path is a file.
+            UsageError: It is no path, or that of a file.
             IntegrityError: Its configuration is damaged.
             IncompatibleError: A newer gpusnap made it.
             PrivilegeError: It may not be read.
         """
-        path = absolute(path)
-        return cls(path, read_config(path).id)
+        folder = absolute(path)
+        return cls(folder, read_config(folder).id)
 
     @classmethod
-    def create(cls, path: Path) -> Self:
+    def create(cls, path: str | Path) -> Self:
         """Open a repository, which is made unless it is there; errors as :meth:`open`."""
-        path = absolute(path)
-        return cls(path, make_config(path).id)
+        folder = absolute(path)
+        return cls(folder, make_config(folder).id)
 
     def _names(self) -> tuple[str, ...]:
         with storage("read", self.path), os.scandir(self.path) as found:
@@ -86,14 +98,22 @@ class Repository(msgspec.Struct, frozen=True):
                 except GpusnapError as error:
                     yield Damaged(path, error.text)
 
+    def contents(self) -> Contents:
+        """All snapshots, each opened once."""
+        found = tuple(self._load())
+        opened = [each for each in found if isinstance(each, Snapshot)]
+        return Contents(
+            snapshots=tuple(sorted(opened, key=lambda each: (each.created, each.name))),
+            damaged=tuple(each for each in found if isinstance(each, Damaged)),
+        )
+
     def snapshots(self) -> tuple[Snapshot, ...]:
         """All snapshots that can be opened, oldest first."""
-        found = [each for each in self._load() if isinstance(each, Snapshot)]
-        return tuple(sorted(found, key=lambda snapshot: (snapshot.created, snapshot.name)))
+        return self.contents().snapshots
 
     def damaged(self) -> tuple[Damaged, ...]:
         """All snapshots that cannot be opened, sorted by name."""
-        return tuple(each for each in self._load() if isinstance(each, Damaged))
+        return self.contents().damaged
 
     def find(self, name: str) -> Snapshot:
         """The snapshot of a name, of a unique beginning of one, or the ``latest``.
@@ -182,26 +202,53 @@ class Repository(msgspec.Struct, frozen=True):
     def clean(self) -> int:
         """Delete what crashes left: drafts of dead processes, snapshots half removed.
 
+        What cannot be deleted does not keep the rest; what gpusnap never made is left alone.
+
         Returns:
             The bytes that were freed.
 
         Raises:
             GpusnapError: The repository cannot be read or written to.
         """
+        freed, failure = 0, None
         with storage("clean", self.path):
-            return sum(map(self._clean, sorted(self.path.iterdir())))
+            for path in sorted(self.path.iterdir()):
+                try:
+                    freed += self._clean(path)
+                except OSError as error:
+                    failure = failure or error
+            if failure is not None:
+                raise failure
+        return freed
 
     def _clean(self, path: Path) -> int:
+        if path.is_symlink() or not path.is_dir():
+            return 0
         if path.name.startswith(layout.REMOVED_PREFIX):
             return delete(path)
-        if not path.name.startswith(layout.DRAFT_PREFIX):
-            return 0
+        return self._discard(path) if path.name.startswith(layout.DRAFT_PREFIX) else 0
+
+    def discard_draft(self, name: str) -> int:
+        """Delete the draft of a snapshot, unless a living process holds it.
+
+        Returns:
+            The bytes that were freed, 0 where there is no such draft.
+
+        Raises:
+            UsageError: No snapshot may have the name.
+            GpusnapError: The repository cannot be written to, or the draft is no folder.
+        """
+        path = self.path / f"{layout.DRAFT_PREFIX}{names.check(name)}"
+        with storage("discard", path):
+            return self._discard(path) if os.path.lexists(path) else 0
+
+    def _discard(self, draft: Path) -> int:
         try:
-            descriptor = hold_folder(path, layout.DRAFT_LOCK)
+            descriptor = hold_folder(draft, layout.DRAFT_LOCK)
         except BlockingIOError:
             return 0
         try:
-            return retire(path, self.path)
+            return retire(draft, self.path)
         finally:
             os.close(descriptor)
 

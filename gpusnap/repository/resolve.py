@@ -4,15 +4,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpusnap.errors import NotFoundError
+from gpusnap.folders import default_repository
 from gpusnap.repository import names
 from gpusnap.repository.draft import Draft
-from gpusnap.repository.layout import MANIFEST, default_repository
+from gpusnap.repository.layout import MANIFEST
 from gpusnap.repository.repository import Repository
 from gpusnap.repository.snapshot import Snapshot, open_snapshot
-from gpusnap.repository.storage import absolute
+from gpusnap.repository.storage import absolute, as_path
 
 
 def _is_path(spec: str | Path, repo: str | Path | None) -> bool:
+    as_path(spec)
     if isinstance(spec, Path) or "/" in spec:
         return True
     # A bare name may be a snapshot in the current folder, unless a repository was named.
@@ -20,7 +22,7 @@ def _is_path(spec: str | Path, repo: str | Path | None) -> bool:
 
 
 def _repository(repo: str | Path | None) -> Path:
-    return default_repository() if repo is None else Path(repo)
+    return default_repository() if repo is None else as_path(repo)
 
 
 def locate(spec: str | Path, repo: str | Path | None = None) -> Path:
@@ -36,7 +38,7 @@ def locate(spec: str | Path, repo: str | Path | None = None) -> Path:
         UsageError: Several snapshots match, or none ever could.
     """
     if _is_path(spec, repo):
-        return absolute(Path(spec))
+        return absolute(spec)
     return Repository.open(_repository(repo)).locate(str(spec))
 
 
@@ -56,6 +58,7 @@ def _place(spec: str | Path | None, repo: str | Path | None) -> tuple[Path, str 
     """The repository and name for a new snapshot."""
     if spec is None:
         return _repository(repo), None
+    as_path(spec)
     # Nothing is normalised here: "a/.." must be refused, not turned into another name.
     parent, slash, name = str(spec).rstrip("/").rpartition("/")
     names.check(name)

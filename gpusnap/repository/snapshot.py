@@ -12,7 +12,7 @@ from gpusnap.errors import IntegrityError, NotFoundError
 from gpusnap.repository.layout import IMAGES, LOGS, MANIFEST, MANIFEST_DIGEST, REGIONS
 from gpusnap.repository.locks import reading_lock, refusing
 from gpusnap.repository.manifest import MANIFEST_LIMIT, Manifest, decode, digest_line
-from gpusnap.repository.storage import printable, read_part, storage
+from gpusnap.repository.storage import as_path, printable, read_part, storage
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -110,14 +110,16 @@ def read_manifest(folder: Path) -> Manifest:
     return decode(data, path)
 
 
-def open_snapshot(path: Path) -> Snapshot:
+def open_snapshot(path: str | Path) -> Snapshot:
     """Open the snapshot in a folder.
 
     Raises:
+        UsageError: It is no path.
         NotFoundError: There is no snapshot.
         IntegrityError: Its manifest is damaged.
         IncompatibleError: A newer gpusnap wrote it.
         PrivilegeError: It may not be read.
     """
-    require_snapshot(path)
-    return Snapshot(path, read_manifest(path))
+    folder = as_path(path)
+    require_snapshot(folder)
+    return Snapshot(folder, read_manifest(folder))

@@ -50,12 +50,25 @@ def printable(path: object) -> str:
     return repr(str(path))[1:-1]
 
 
-def absolute(path: Path) -> Path:
+def as_path(path: object) -> Path:
+    """What a caller gave as a path.
+
+    Raises:
+        UsageError: It can be none.
+    """
+    if not isinstance(path, str | Path) or "\0" in str(path):
+        raise UsageError(f"{path!r} is not a path", cure="Give text or a pathlib.Path")
+    return Path(path)
+
+
+def absolute(path: str | Path) -> Path:
     """A path that stays the same whatever becomes of the current folder and of links.
 
     Raises:
+        UsageError: It is no path.
         GpusnapError: Its links lead in a circle.
     """
+    path = as_path(path)
     try:
         with storage("find", path):
             return path.resolve()

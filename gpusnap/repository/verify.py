@@ -10,7 +10,7 @@ from gpusnap.hookspecs import Progress
 from gpusnap.repository.digest import FileDigest, digest_files
 from gpusnap.repository.layout import MANIFEST, MANIFEST_DIGEST
 from gpusnap.repository.snapshot import Snapshot, read_manifest, require_snapshot
-from gpusnap.repository.storage import printable, reason, storage
+from gpusnap.repository.storage import as_path, printable, reason, storage
 from gpusnap.repository.tree import Entry, scan
 from gpusnap.types import Finding, Severity
 
@@ -79,7 +79,7 @@ def _extra(entries: dict[str, Entry], known: set[str]) -> Iterator[Finding]:
         yield _damage("snapshot-file-extra", text)
 
 
-def verify(snapshot: Snapshot | Path, progress: Progress) -> Verification:
+def verify(snapshot: Snapshot | str | Path, progress: Progress) -> Verification:
     """Read all of a snapshot and compare it with its manifest; damage is a finding.
 
     Args:
@@ -94,7 +94,7 @@ def verify(snapshot: Snapshot | Path, progress: Progress) -> Verification:
         IncompatibleError: A newer gpusnap wrote it.
         PrivilegeError: It may not be read.
     """
-    folder = snapshot if isinstance(snapshot, Path) else snapshot.path
+    folder = snapshot.path if isinstance(snapshot, Snapshot) else as_path(snapshot)
     require_snapshot(folder)
     with storage("read", folder):
         entries = {entry.path: entry for entry in scan(folder) if not entry.folder}

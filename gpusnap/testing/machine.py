@@ -25,8 +25,8 @@ from typing import TypeVar
 import msgspec
 
 from gpusnap.errors import NoBackendError, UsageError
+from gpusnap.target import alive
 from gpusnap.testing.errors import OutOfMemoryError, SimulatedDeviceError
-from gpusnap.testing.identity import is_alive
 from gpusnap.types import DeviceState, ProcessId
 
 SIM_VARIABLE = "GPUSNAP_SIM_DIR"
@@ -198,7 +198,7 @@ class Machine(msgspec.Struct, frozen=True):
         """What the driver knows of a living process; None where it knows nothing."""
         path = self.process_folder(pid) / "process.json"
         found = read_struct(path, Registration)
-        if found is None or is_alive(found.owner):
+        if found is None or alive(found.owner):
             return found
         # The owner died; a process restored with its PID notices that this is gone and
         # registers anew.
@@ -218,7 +218,7 @@ class Machine(msgspec.Struct, frozen=True):
     def _free_dead(self, device_uuid: str) -> None:
         for folder in (self.path / "memory" / device_uuid).glob("*-*"):
             pid, _, start_ticks = folder.name.partition("-")
-            if not is_alive(ProcessId(int(pid), int(start_ticks))):
+            if not alive(ProcessId(int(pid), int(start_ticks))):
                 shutil.rmtree(folder, ignore_errors=True)
 
     @contextlib.contextmanager

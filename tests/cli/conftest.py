@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from gpusnap.cli._main import run
-from gpusnap.criu import private_criu_directory
+from gpusnap.criu import private_criu_directory, search_criu
 from gpusnap.repository import Repository
 from gpusnap.target import is_zombie
 from gpusnap.testing import SIM_VARIABLE, Machine, create_machine
@@ -50,13 +50,14 @@ Command = Callable[..., Answer]
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = private_criu_directory().parent
+    private = private_criu_directory()
     for name in [name for name in os.environ if name.startswith("GPUSNAP_")]:
         if name != "GPUSNAP_CRIU":
             monkeypatch.delenv(name)
-    monkeypatch.setenv("GPUSNAP_DATA_DIR", str(data))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/criu").symlink_to(private)
+    monkeypatch.setenv("GPUSNAP_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("GPUSNAP_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +76,12 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
         return Answer(code, *capsys.readouterr())
 
     return call
+
+
+@pytest.fixture
+def real_criu(root: None) -> None:
+    if search_criu().criu is None:
+        pytest.fail("No CRIU that works: run gpusnap setup-criu")
 
 
 @pytest.fixture

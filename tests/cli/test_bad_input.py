@@ -1,7 +1,9 @@
 """What is typed wrong ends with one sentence and the documented code, never a traceback."""
 
 import os
+import pwd
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import pytest
@@ -215,6 +217,35 @@ class TestSnapshots:
         else:
             assert answer.code == 12
             assert f"{snapshot.path}/manifest.json is missing" in answer.err + answer.out
+
+
+@pytest.mark.parametrize(
+    "variables", [{}, {"COMP_WORDS": "gpusnap li"}, {"COMP_WORDS": "x", "COMP_CWORD": "soon"}]
+)
+def test_completion_that_no_shell_asked_for(
+    command: Command, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    monkeypatch.setenv("_GPUSNAP_COMPLETE", "bash_complete")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    sentence = "_GPUSNAP_COMPLETE is set, but not by a shell that completes a command"
+    command("list").refused(2, sentence)
+
+
+@pytest.mark.parametrize("verb", ["list", "check"])
+def test_nobody_at_home(
+    command: Command, root: None, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    def nobody(_user: int) -> NoReturn:
+        raise KeyError
+
+    for name in ("HOME", "XDG_DATA_HOME", "GPUSNAP_DATA_DIR", "GPUSNAP_CRIU"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    answer = command(verb)
+    answer.refused(2, "The home folder in '~/.local/share' is not known")
+    assert answer.err.splitlines()[1] == "  cure: Set HOME, GPUSNAP_REPO or GPUSNAP_DATA_DIR"
 
 
 def test_list_says_which_repository_is_missing(command: Command, tmp_path: Path) -> None:

@@ -5,14 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpusnap.cli.demo import _first_difference
-from gpusnap.criu import search_criu
 from tests.cli.conftest import Command
-
-
-@pytest.fixture
-def real_criu(root: None) -> None:
-    if search_criu().criu is None:
-        pytest.fail("No CRIU that works: run gpusnap setup-criu")
 
 
 @pytest.mark.slow

@@ -5,12 +5,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from gpusnap.cli._interrupts import Interrupted, Interrupts
-from gpusnap.events import Phase, PhaseFinished, PhaseStarted
+from gpusnap.events import Event, Phase, PhaseFinished, PhaseStarted
+from gpusnap.hookspecs import hookimpl
+from gpusnap.plugins import default_plugins
+from gpusnap.repository import Repository
+from gpusnap.target import is_zombie
 from tests.cli.conftest import Answer, Command
+from tests.repository.samples import hidden
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 BEGIN = PhaseStarted(phase=Phase.ROLLBACK)
@@ -71,6 +77,95 @@ def test_devices_are_given_back_before_anything_unwinds() -> None:
             interrupts.gpusnap_event(finished(phase))
         with pytest.raises(Interrupted):
             interrupts.gpusnap_event(started(Phase.DIGEST))
+
+
+@pytest.mark.parametrize("moment", [started, finished])
+def test_from_the_publication_on_it_is_too_late(
+    moment: Callable[[Phase], PhaseStarted | PhaseFinished],
+) -> None:
+    with Interrupts() as interrupts:
+        interrupts.gpusnap_event(started(Phase.PUBLISH))
+        if moment is finished:
+            interrupts.gpusnap_event(finished(Phase.PUBLISH))
+        signal.raise_signal(signal.SIGTERM)
+        interrupts.gpusnap_event(finished(Phase.PUBLISH))
+        interrupts.operation_ended(last=True)
+
+
+def test_one_that_waited_comes_before_the_next_operation() -> None:
+    with Interrupts() as interrupts:
+        interrupts.gpusnap_event(started(Phase.PUBLISH))
+        signal.raise_signal(signal.SIGTERM)
+        interrupts.gpusnap_event(finished(Phase.PUBLISH))
+        with pytest.raises(Interrupted):
+            interrupts.operation_ended(last=False)
+
+
+def test_between_two_operations_it_unwinds_at_once() -> None:
+    with Interrupts() as interrupts:
+        interrupts.gpusnap_event(started(Phase.UNLOCK))
+        interrupts.gpusnap_event(finished(Phase.UNLOCK))
+        interrupts.operation_ended(last=False)
+        with pytest.raises(Interrupted):
+            signal.raise_signal(signal.SIGTERM)
+
+
+class SignalAfter:
+    """Sends a signal when a step is done, before the command line hears that it is."""
+
+    def __init__(self, phase: Phase) -> None:
+        self._phase = phase
+
+    @hookimpl
+    def gpusnap_event(self, event: Event) -> None:
+        if isinstance(event, PhaseFinished) and event.phase is self._phase:
+            signal.raise_signal(signal.SIGINT)
+
+
+Interrupt = Callable[[Phase], None]
+
+
+@pytest.fixture
+def interrupt() -> Iterator[Interrupt]:
+    sent: list[SignalAfter] = []
+
+    def register(phase: Phase) -> None:
+        sent.append(SignalAfter(phase))
+        default_plugins().register(sent[-1], f"signal-{len(sent)}")
+
+    yield register
+    for each in sent:
+        default_plugins().unregister(each)
+
+
+@pytest.mark.usefixtures("real_criu")
+def test_killed_targets_are_told_of(
+    command: Command,
+    sleeper: int,
+    repository: Repository,
+    interrupt: Interrupt,
+) -> None:
+    interrupt(Phase.PUBLISH)
+    answer = command("checkpoint", sleeper, "one", "--kill", "--repo", repository.path)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.endswith("it is gone (--kill)\n")
+    assert is_zombie(sleeper)
+    assert [each.name for each in repository.snapshots()] == ["one"]
+
+
+@pytest.mark.usefixtures("real_criu")
+def test_before_the_publication_the_target_runs_on(
+    command: Command,
+    sleeper: int,
+    repository: Repository,
+    interrupt: Interrupt,
+) -> None:
+    interrupt(Phase.DIGEST)
+    answer = command("checkpoint", sleeper, "one", "--kill", "--repo", repository.path)
+    sentence = "Interrupted by SIGINT; what had been done so far was undone"
+    answer.refused(130, sentence)
+    assert not is_zombie(sleeper)
+    assert (repository.snapshots(), hidden(repository.path)) == ((), [])
 
 
 def test_other_steps_are_left_at_once() -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from gpusnap.cli.devices import health_words
+from gpusnap.journal import Entry, Journal, Task
 from gpusnap.plugins import BrokenPlugin, default_plugins
 from gpusnap.target import identity
 from gpusnap.testing import Machine
-from gpusnap.types import EccCounts, Health
+from gpusnap.types import EccCounts, Health, ProcessId
 from tests.cli.conftest import Command
 
 NOBODY = "65534"
@@ -55,7 +56,33 @@ def test_ps_of_an_idle_machine(command: Command, machine: Machine) -> None:
     assert (answer.code, answer.out) == (0, "")
     assert answer.err == "No process uses a device of a usable backend\n"
     document = command("ps", "--backend=simulated", "--json").document
-    assert document == {"processes": [], "suspended": []}
+    assert document == {"processes": [], "suspended": [], "interrupted": []}
+
+
+def test_ps_lists_what_a_killed_gpusnap_left(command: Command, sleeper: int) -> None:
+    process = identity(sleeper)
+    assert process is not None
+    entry = Entry(
+        task=Task.CHECKPOINT,
+        owner=ProcessId(process.pid, 1),
+        processes=(process,),
+        claimed=(),
+        backend=None,
+    )
+    journal = Journal.begin(entry)
+    assert command("ps", "--json").document["interrupted"] == []  # it is under way
+    journal.leave()
+    answer = command("ps")
+    assert answer.code == 0
+    assert [line.split()[:3] for line in answer.out.splitlines()[1:]] == [
+        [str(sleeper), "sleep", "interrupted"]
+    ]
+    assert answer.err == (f"A checkpoint of {sleeper} was interrupted: run gpusnap recover\n")
+    found = command("ps", "--json").document
+    assert found["suspended"] == []
+    assert found["interrupted"] == [
+        {"task": "checkpoint", "pids": [sleeper], "names": ["sleep"], "backend": None}
+    ]
 
 
 def test_backends(command: Command) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from gpusnap.checkpoint import CheckpointOptions
 from gpusnap.cli._group import root
-from gpusnap.cli._parameters import parse_duration, parse_folder
+from gpusnap.cli._parameters import parse_duration, parse_folder, parse_name
 from gpusnap.restore import RestoreOptions
 
 
@@ -39,6 +39,14 @@ def test_no_durations(text: str) -> None:
 def test_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     assert parse_folder("~/snapshots") == Path("/home/me/snapshots")
+
+
+def test_names_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    for name, meant in [("~/x", "/home/me/x"), ("~/x/..", "/home/me/x/.."), ("~x", "~x")]:
+        assert parse_name(name) == meant
+    with pytest.raises(click.BadParameter, match="home folder of nobody known"):
+        parse_name("~nobody-known/x")
 
 
 @pytest.mark.parametrize(

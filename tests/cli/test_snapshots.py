@@ -1,5 +1,6 @@
 """list, inspect, verify and rm on snapshots that need no CRIU to make."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from gpusnap.errors import IntegrityError
 from gpusnap.repository import Repository
 from tests.cli.conftest import Command
-from tests.repository.samples import FILES, alter, take
+from tests.repository.samples import FILES, alter, hidden, take
 
 SIZE = sum(map(len, FILES.values()))
 
@@ -151,6 +152,29 @@ def test_rm(command: Command, repository: Repository) -> None:
     assert [each["path"] for each in answer.document["removed"]] == [str(one.path), str(two.path)]
     assert all(each["bytes_freed"] >= SIZE for each in answer.document["removed"])
     assert repository.snapshots() == ()
+
+
+def test_rm_removes_what_crashes_left(command: Command, repository: Repository) -> None:
+    take(repository, "one")
+    for left in (".removed-a-1234", ".draft-b", ".draft-c/lock"):
+        (repository.path / left).mkdir(parents=True)
+    assert command("rm", "one", "--repo", repository.path).code == 0
+    assert hidden(repository.path) == [".draft-c"]  # which is none of gpusnap's
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_repository_whose_path_is_no_utf_8(command: Command, tmp_path: Path, form: str) -> None:
+    repository = Repository.create(tmp_path / os.fsdecode(b"d\xe9x") / "repo")
+    take(repository, "one")
+    options = ("--repo", repository.path, *(["--json"] if form == "json" else []))
+    for line in ("list", "inspect one", "verify one", "rm one"):
+        answer = command(*line.split(), *options)
+        assert (answer.code, answer.err) == (0, "")
+        assert line == "list" or "d\\" in answer.out
+    for verb in ("restore", "inspect", "rm"):
+        answer = command(verb, "one", *options)
+        assert answer.code in {10, 15}
+        assert "failed unexpectedly" not in answer.err
 
 
 def test_rm_removes_nothing_if_one_is_missing(command: Command, repository: Repository) -> None:

@@ -25,7 +25,7 @@ IN_A_CHECKPOINT = [
     ("checkpoint", "hang", 17),
     ("checkpoint", "lost-answer", 17),
     ("restore", "lost-answer", 17),
-    ("unlock", "lost-answer", 17),
+    ("unlock", "lost-answer", 0),  # all was done: the states say so
 ]
 
 
@@ -61,7 +61,9 @@ def test_the_driver_fails(running: Job, call: str, kind: str, code: int) -> None
     fail(site.machine, call, kind)
     name = f"{call}-{kind}"
     ran = site.gpusnap("checkpoint", running.pid, name, "--lock-timeout", "500ms")
-    refused(ran, code, "gpusnap: ")
+    if code:
+        refused(ran, code, "gpusnap: ")
+    assert ran.returncode == code
     assert site.gpusnap("recover").returncode == 0
     assert running.alive
     assert running.computes()

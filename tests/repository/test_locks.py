@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gpusnap.errors import GpusnapError
 from gpusnap.repository.locks import hold_folder
 
 
@@ -20,6 +21,20 @@ def test_locks_are_not_handed_to_programs_that_are_started(tmp_path: Path) -> No
     descriptor = hold_folder(tmp_path, "lock")
     assert not os.get_inheritable(descriptor)
     os.close(descriptor)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["file", "link to nothing", "link to a folder"])
+def test_what_is_no_folder_is_refused(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "a"
+    if kind == "file":
+        folder.touch()
+    else:
+        folder.symlink_to(tmp_path / "b")
+    if kind == "link to a folder":
+        (tmp_path / "b").mkdir()
+    with pytest.raises(GpusnapError, match="a is not a folder"):
+        hold_folder(folder, "lock")
 
 
 @pytest.mark.parametrize("moment", ["open", "flock"])

@@ -37,6 +37,11 @@ def changed(**changes: object) -> bytes:
     return json.dumps(plain | changes).encode()
 
 
+def with_pid(pid: int) -> bytes:
+    process = msgspec.to_builtins(TARGET.root) | {"id": {"pid": pid, "start_ticks": 1}}
+    return changed(target={"processes": [process]}, claimed=[], device_regions=None)
+
+
 def file(**changes: object) -> bytes:
     plain = {"path": "criu/a", "size": 1, "crc32": 1, "sha256": "0" * 64}
     return changed(files=[plain | changes])
@@ -44,6 +49,11 @@ def file(**changes: object) -> bytes:
 
 def test_round_trip() -> None:
     assert decode(encode(FULL), PATH) == FULL
+
+
+@pytest.mark.parametrize("pid", [1, (1 << 22) - 1])
+def test_every_pid_of_the_kernel(pid: int) -> None:
+    assert decode(with_pid(pid), PATH).target.root.pid == pid
 
 
 def test_people_can_read_it() -> None:
@@ -91,6 +101,11 @@ def test_newer_version_is_named() -> None:
         changed(created="2026-01-01T00:00:00"),
         changed(created="2026-01-01T00:00:00+01:00"),
         changed(target={"processes": []}),
+        with_pid(0),
+        with_pid(-7),
+        with_pid(1 << 22),
+        changed(claimed=[8]),
+        changed(claimed=[7, -1]),
         changed(engine="steam"),
         changed(frozen_us=-1),
         changed(options={"ghost_limit": -1}),

@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,15 @@ from gpusnap.errors import (
     PrivilegeError,
     UsageError,
 )
-from gpusnap.repository import FORMAT_VERSION, Repository, open_snapshot, verify
-from gpusnap.repository.layout import default_repository
+from gpusnap.repository import (
+    FORMAT_VERSION,
+    Repository,
+    Snapshot,
+    locate,
+    open_snapshot,
+    resolve_new,
+    verify,
+)
 from tests.repository.samples import alter, fill, hidden, powerless, silent, take
 
 
@@ -114,6 +122,35 @@ def test_not_made_through_a_file(tmp_path: Path, path: str) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(UsageError, match="is a file"):
         Repository.create(tmp_path / path)
+
+
+def test_not_made_where_no_file_can_be() -> None:
+    for path in ("/proc", "/proc/none/repo"):
+        sentence = f"Cannot make repository {path}: no files can be made there"
+        with pytest.raises(UsageError, match=sentence):
+            Repository.create(path)
+
+
+def test_paths_as_callers_give_them(repository: Repository) -> None:
+    assert Repository.open(str(repository.path)) == repository
+    snapshot = take(repository, "a")
+    assert open_snapshot(str(snapshot.path)).manifest == snapshot.manifest
+    assert verify(str(snapshot.path), silent).intact
+
+
+@pytest.mark.parametrize("path", ["a\0b", b"a", None, 3])
+def test_what_is_no_path(repository: Repository, path: Any) -> None:
+    for use in (Repository.open, Repository.create, open_snapshot, locate, resolve_new):
+        if path is None and use is resolve_new:
+            continue  # it has a name made
+        with pytest.raises(UsageError, match=r"is not a path") as caught:
+            use(path)
+        assert caught.value.cure
+    if path is not None:
+        with pytest.raises(UsageError, match="is not a path"):
+            locate("a", path)
+        with pytest.raises(UsageError, match="snapshot name"):
+            repository.prepare(path)
 
 
 def locate_a(path: Path) -> None:
@@ -281,6 +318,69 @@ def test_clean_leaves_what_the_living_hold(repository: Repository) -> None:
     assert hidden(repository.path) == []
 
 
+@pytest.mark.parametrize("name", [".draft-a", ".removed-a"])
+@pytest.mark.parametrize("kind", ["file", "link to nothing", "link to a folder"])
+def test_clean_does_not_fail_for_what_gpusnap_never_made(
+    repository: Repository, tmp_path: Path, name: str, kind: str
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    if kind == "file":
+        (repository.path / name).touch()
+    else:
+        (repository.path / name).symlink_to(elsewhere)
+    if kind == "link to a folder":
+        elsewhere.mkdir()
+    (repository.path / ".draft-b/snapshot").mkdir(parents=True)
+    repository.clean()
+    assert hidden(repository.path) == [name]
+    assert kind != "link to a folder" or os.listdir(elsewhere) == []
+    if name == ".draft-a":
+        for use in (repository.prepare, repository.discard_draft):
+            with pytest.raises(GpusnapError, match=r"\.draft-a is not a folder") as caught:
+                use("a")
+            assert caught.value.cure == "Remove it"
+
+
+def test_clean_goes_on_after_what_it_cannot_delete(repository: Repository) -> None:
+    (repository.path / ".draft-a/lock").mkdir(parents=True)
+    (repository.path / ".draft-b").mkdir()
+    (repository.path / ".removed-c").mkdir()
+    with pytest.raises(GpusnapError, match="Cannot clean "):
+        repository.clean()
+    assert hidden(repository.path) == [".draft-a"]
+
+
+def test_one_dead_draft_is_discarded(repository: Repository) -> None:
+    for name in ("a", "b"):
+        (repository.path / f".draft-{name}").mkdir()
+        (repository.path / f".draft-{name}/pages-1.img").write_bytes(bytes(1 << 16))
+    assert repository.discard_draft("a") >= 1 << 16
+    assert hidden(repository.path) == [".draft-b"]
+    assert repository.discard_draft("a") == 0
+    assert hidden(repository.path) == [".draft-b"]
+    with repository.prepare("c"):
+        assert repository.discard_draft("c") == 0
+        assert ".draft-c" in hidden(repository.path)
+    with pytest.raises(UsageError):
+        repository.discard_draft("../b")
+
+
+def test_contents_opens_each_once(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    take(repository, "a")
+    (take(repository, "b").path / "manifest.json").unlink()
+    opened = []
+
+    def counting(path: Path) -> Snapshot:
+        opened.append(path.name)
+        return open_snapshot(path)
+
+    monkeypatch.setattr("gpusnap.repository.repository.open_snapshot", counting)
+    found = repository.contents()
+    assert [each.name for each in found.snapshots] == ["a"]
+    assert [each.name for each in found.damaged] == ["b"]
+    assert sorted(opened) == ["a", "b"]
+
+
 def test_a_dead_draft_is_taken_over_empty(repository: Repository) -> None:
     stale = repository.path / ".draft-a/snapshot/criu"
     stale.mkdir(parents=True)
@@ -304,18 +404,3 @@ def test_free_bytes(mounted: Callable[[str], Path]) -> None:
     assert 900_000 < free < 1 << 20
     take(repository, "a", {"criu/pages-1.img": bytes(1 << 19)})
     assert repository.free_bytes() <= free - (1 << 19)
-
-
-@pytest.mark.parametrize(
-    ("environment", "path"),
-    [
-        ({"GPUSNAP_REPO": "/r", "XDG_DATA_HOME": "/x"}, "/r"),
-        ({"GPUSNAP_REPO": "rel"}, "rel"),
-        ({"GPUSNAP_REPO": "", "XDG_DATA_HOME": "/x"}, "/x/gpusnap/repository"),
-        ({"XDG_DATA_HOME": "rel"}, "/home/u/.local/share/gpusnap/repository"),
-        ({}, "/home/u/.local/share/gpusnap/repository"),
-    ],
-)
-def test_default(environment: dict[str, str], path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/u")
-    assert default_repository(environment) == Path(path)

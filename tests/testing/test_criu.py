@@ -1,7 +1,7 @@
 """The simulated device under the real CRIU."""
 
 import subprocess
-import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,9 +11,8 @@ from gpusnap.plugins import Backend
 from gpusnap.target import find_target
 from gpusnap.testing import Machine
 from gpusnap.testing import guard as guards
-from gpusnap.testing.identity import is_alive
 from gpusnap.testing.program import reference_log
-from gpusnap.types import DeviceMap, DeviceState, ProcessId
+from gpusnap.types import DeviceMap, DeviceState
 from tests.testing.conftest import StartProgram
 from tests.testing.running import Program, await_true
 
@@ -136,6 +135,25 @@ def test_killed_and_restored_program_has_the_same_result(
     assert program.finish() == reference_log(200)
 
 
+def test_a_restore_leaves_other_programs_their_memory(
+    images: Images, backend: Backend, start: StartProgram
+) -> None:
+    others = [start(150), start(150)]
+    program = start(150)
+    for each in (*others, program):
+        each.compute()
+    backend.lock(program.pids, SECOND)
+    backend.checkpoint(program.pids)
+    assert images.dump(program.pid), images.said("dump")
+    await_true(program.gone, "the end")
+    time.sleep(0.1)  # the restored program's clock stands back by this: some ticks
+    assert images.restore(), images.said("restore")
+    backend.restore(program.pids, DeviceMap())
+    backend.unlock(program.pids)
+    for each in (*others, program):
+        assert each.finish() == reference_log(150)
+
+
 CARELESS = """
 import sys
 from pathlib import Path
@@ -167,25 +185,3 @@ def test_program_restored_without_its_device_state_is_told(
         assert program.finish().endswith("done lost\n")
     finally:
         program.kill()
-
-
-@pytest.mark.parametrize("offset", [0, -3, 12345])
-def test_identity_is_the_same_from_a_time_namespace(machine: Machine, offset: int) -> None:
-    code = """
-import os, subprocess, sys
-from gpusnap.testing.identity import own_identity
-own = own_identity()
-print(own.pid, own.start_ticks, flush=True)
-sys.stdin.read()
-"""
-    command = ["unshare", "--time", "--fork", "--boottime", str(offset), sys.executable, "-c", code]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        pid, ticks = map(int, process.stdout.readline().split())
-        assert is_alive(ProcessId(pid, ticks))
-        assert not is_alive(ProcessId(pid, ticks - 2))
-        process.stdin.close()
-    assert not is_alive(ProcessId(pid, ticks))

@@ -15,6 +15,7 @@ from gpusnap.testing.identity import own_identity
 from gpusnap.testing.machine import Allocation
 from gpusnap.types import ProcessId
 from tests.testing.running import Program
+from tests.time_namespaces import OFFSETS, run_in, skip_without
 
 MIB = 1 << 20
 
@@ -107,6 +108,30 @@ def test_memory_of_the_dead_is_freed(machine: Machine) -> None:
     assert path.stat().st_size == MIB
     assert machine.free(first_device(machine)) == 8 * MIB
     assert not path.exists()
+
+
+LOOK = """
+import sys
+from pathlib import Path
+from gpusnap.testing import Machine
+from gpusnap.testing.identity import own_identity
+from gpusnap.testing.machine import Allocation
+machine = Machine(Path(sys.argv[1]))
+own, device = own_identity(), machine.description.devices[0].uuid
+machine.allocate(own, Allocation(number=1, device_uuid=device, size=1 << 20))
+print(machine.used(device), *(each.owner.pid for each in machine.registrations()))
+machine.release(own)
+"""
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_a_restored_program_leaves_others_their_memory(
+    machine: Machine, program: Program, offset: str
+) -> None:
+    skip_without()
+    assert run_in(offset, LOOK, machine.path).split() == [str(2 * MIB), str(program.pid)]
+    assert machine.used(first_device(machine)) == MIB
+    program.compute()
 
 
 def test_killed_program_leaves_nothing(
