@@ -375,7 +375,7 @@ KILLS = (
     ("criu:post-dump", "gpusnap"),
     ("started:restore+0.1", "gpusnap"),
     ("criu:pre-dump", "criu"),
-    ("criu:pre-dump+0.3", "criu"),
+    ("started:copy", "criu"),
     ("criu:post-dump", "criu"),
     ("finished:lock", "worker"),
     ("started:checkpoint+0.2", "worker"),

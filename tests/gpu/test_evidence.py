@@ -33,15 +33,16 @@ def test_scenario(lab: Lab, scenario: Callable[[Lab], Figures]) -> None:
     scenario(lab)
 
 
-@pytest.mark.parametrize("file", EVIDENCE, ids=lambda file: file.name)
-def test_kept_evidence_is_of_runs_that_passed(file: Path) -> None:
-    document = json.loads(file.read_text())
-    assert document["machine"]["gpu"]
-    assert document["machine"]["driver"]
-    outcomes = {each["scenario"]: each["outcome"] for each in document["scenarios"]}
-    assert set(outcomes.values()) == {"passed"}
-    assert outcomes.keys() <= {scenario.__name__ for scenario in SCENARIOS}
-
-
-def test_there_is_evidence() -> None:
-    assert EVIDENCE
+def test_every_scenario_last_passed() -> None:
+    """A run that failed is kept as it was; a later one of the same scenario has to pass."""
+    outcomes: dict[str, list[tuple[str, str]]] = {}
+    for file in EVIDENCE:
+        document = json.loads(file.read_text())
+        assert document["machine"]["gpu"]
+        assert document["machine"]["driver"]
+        for record in document["scenarios"]:
+            found = outcomes.setdefault(record["scenario"], [])
+            found.append((document["date"], record["outcome"]))
+    assert outcomes.keys() == {scenario.__name__ for scenario in SCENARIOS}
+    last = {scenario: max(runs)[1] for scenario, runs in outcomes.items()}
+    assert set(last.values()) == {"passed"}, last
