@@ -28,6 +28,7 @@ from gpusnap.datapath import Filler
 from gpusnap.errors import (
     GpusnapError,
     IncompatibleError,
+    IntegrityError,
     NoBackendError,
     NotFoundError,
     refuse,
@@ -363,7 +364,7 @@ def _check_and_run(
     for finding in findings:
         if finding.severity is Severity.WARNING:
             plugins.emit(Found(finding=finding))
-    filler = Filler(snapshot.regions) if snapshot.manifest.memory is not None else None
+    filler = _open_regions(snapshot)
     with restore_folder(snapshot.path.parent, snapshot.name) as work:
         criu_options, images = _criu_options(snapshot, backend), snapshot.images
         if filler is not None:
@@ -379,6 +380,23 @@ def _check_and_run(
             options=options,
         )
         return _Restore(plan, phases, plugins).run()
+
+
+def _open_regions(snapshot: Snapshot) -> Filler | None:
+    """What fills the memory that went past CRIU.
+
+    Raises:
+        IntegrityError: The regions are damaged, or of processes that are not the snapshot's:
+            those must never be written into.
+    """
+    if snapshot.manifest.memory is None:
+        return None
+    filler = Filler(snapshot.regions)
+    strangers = {span.pid for span in filler.spans} - set(snapshot.manifest.target.pids)
+    if strangers:
+        msg = f"The regions of {snapshot.name} hold memory of process {min(strangers)}, a stranger"
+        raise IntegrityError(msg)
+    return filler
 
 
 class _Restore:
