@@ -89,7 +89,12 @@ def faults(
     """Points and victims, where the victim lives: a fault that meets nobody shows nothing."""
     lives = {"gpusnap": ("",), "criu": criu, "worker": worker}
     return [
-        (point, victim) for victim in lives for point in points if point.startswith(lives[victim])
+        (point, victim)
+        for victim, where in lives.items()
+        for point in points
+        # A CRIU that is hit while it runs code inside the target takes the target with it;
+        # tests/criu counts how often that happens.
+        if point.startswith(where) and not (victim == "criu" and "+" in point)
     ]
 
 
