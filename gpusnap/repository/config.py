@@ -1,6 +1,7 @@
 """The file that makes a folder a repository."""
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,13 +40,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 def _absent(path: Path) -> GpusnapError:
     name = printable(path)
-    if path.is_dir():
+    try:
+        # Asked once: another process may be making it right now.
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return NotFoundError(
+            f"There is no repository {name}",
+            cure="gpusnap checkpoint makes it with the first snapshot",
+        )
+    if stat.S_ISDIR(mode):
         return NotFoundError(f"{name} is no gpusnap repository", cure="Name the right folder")
-    if path.exists():
-        return UsageError(f"{name} is a file, not a repository", cure="Name a folder")
-    return NotFoundError(
-        f"There is no repository {name}", cure="gpusnap checkpoint makes it with the first snapshot"
-    )
+    return UsageError(f"{name} is a file, not a repository", cure="Name a folder")
 
 
 def read_config(path: Path) -> Config:

@@ -42,7 +42,8 @@ def test_made_once(tmp_path: Path) -> None:
     assert hidden(made.path) == []
 
 
-def test_made_at_once_by_many(tmp_path: Path) -> None:
+@pytest.mark.parametrize("attempt", range(20))
+def test_made_at_once_by_many(tmp_path: Path, attempt: int) -> None:
     found: list[str] = []
     threads = [
         threading.Thread(target=lambda: found.append(Repository.create(tmp_path / "repo").id))
