@@ -16,13 +16,9 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpusnap.checkpoint import (
-        CheckpointOptions,
-        CheckpointPlan,
-        create_checkpoint,
-        plan_checkpoint,
-    )
+    from gpusnap.checkpoint import create_checkpoint
     from gpusnap.checks import devices, preflight, processes
+    from gpusnap.plan import CheckpointOptions, CheckpointPlan, plan_checkpoint
     from gpusnap.recovery import Recovered, recover
     from gpusnap.repository import Repository, Snapshot
     from gpusnap.restore import RestoredTarget, RestorePlan, plan_restore, restore_checkpoint
@@ -53,7 +49,7 @@ __all__ = [
 
 __version__: str
 
-_MODULES = ("checkpoint", "checks", "recovery", "repository", "restore", "suspension")
+_MODULES = ("checkpoint", "checks", "plan", "recovery", "repository", "restore", "suspension")
 
 
 def __getattr__(name: str) -> object:

@@ -10,35 +10,23 @@ from collections.abc import Collection
 from importlib.metadata import version
 from pathlib import Path
 
-import msgspec
-
 from gpusnap.arguments import check_codes, check_pid, check_timeout
 from gpusnap.checks import (
-    Claimed,
-    check_criu,
-    check_privileges,
     check_space,
-    choose_backend,
     downgrade,
     estimate_bytes,
-    inspect_target,
     needs_shell_job,
 )
 from gpusnap.criu import (
     GUARD_NAME,
-    Criu,
-    DumpRequest,
     Range,
     Session,
-    equivalent_command,
     find_criu,
-    guard_works,
     guarded,
     inventory_plugins,
     seal,
-    search_criu,
 )
-from gpusnap.datapath import Compression, Saver, Saving, Span
+from gpusnap.datapath import Compression, Saver, Span
 from gpusnap.errors import (
     CriuError,
     DeviceError,
@@ -51,6 +39,15 @@ from gpusnap.events import CriuNotified, Found, Phase
 from gpusnap.host import read_host
 from gpusnap.journal import Entry, Journal, Task
 from gpusnap.phases import Phases
+from gpusnap.plan import (
+    DEFAULT_LOCK_TIMEOUT_US,
+    DEFAULT_TIMEOUT_US,
+    DEFAULTS,
+    CheckpointOptions,
+    Prepared,
+    choose_saving,
+    prepare,
+)
 from gpusnap.plugins import Backend, Plugins, default_plugins
 from gpusnap.regions import RegionsMovedError, device_spans, host_spans, settle
 from gpusnap.release import SAME_DEVICES, release_devices, roll_back, wait_gone
@@ -61,216 +58,20 @@ from gpusnap.repository import (
     SavedOptions,
     Snapshot,
     new_id,
-    planned_path,
     resolve_new,
     timestamp,
 )
 from gpusnap.target import find_target, myself
 from gpusnap.types import (
-    Capability,
-    CriuOptions,
-    CriuPhase,
     DeviceImage,
     DeviceState,
     Engine,
-    Finding,
-    Operation,
     SavedMemory,
     Severity,
-    Target,
 )
 
-DEFAULT_TIMEOUT_US = 30 * 60 * 1_000_000
-DEFAULT_LOCK_TIMEOUT_US = 10 * 1_000_000
 _DEATH_S = 60.0
 """How long a killed process may take to give its memory back."""
-
-
-class CheckpointOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a checkpoint is made.
-
-    Attributes:
-        leave_running: Whether the target runs on afterwards.
-        backend: Backend to use, or None to ask all.
-        engine: Who drives the device.
-        timeout_us: How long CRIU may take, in microseconds.
-        lock_timeout_us: How long device work under way is waited for, in microseconds.
-        tcp_established: Save established TCP connections.
-        file_locks: Save file locks.
-        external_unix_sockets: Save unix sockets connected to processes outside the tree.
-        link_remap: Let CRIU link deleted files that are still open.
-        regions: Save device memory and large host memory past CRIU, in parallel.
-        saving: How that memory is compressed, by how many threads, within which budget.
-        force: Codes of error findings to override.
-    """
-
-    leave_running: bool = True
-    backend: str | None = None
-    engine: Engine = Engine.DRIVER
-    timeout_us: int = DEFAULT_TIMEOUT_US
-    lock_timeout_us: int = DEFAULT_LOCK_TIMEOUT_US
-    tcp_established: bool = False
-    file_locks: bool = False
-    external_unix_sockets: bool = False
-    link_remap: bool = False
-    regions: bool = True
-    saving: Saving = Saving()
-    force: frozenset[str] = frozenset()
-
-
-_DEFAULTS = CheckpointOptions()
-
-
-def choose_saving(
-    compress: str = Compression.AUTO.value, *, workers: int | None = None, budget: int | None = None
-) -> Saving:
-    """How memory is saved, from what a caller says and defaults for the rest.
-
-    Args:
-        compress: ``auto``, ``none``, ``lz4`` or ``zstd``.
-        workers: Threads; None for one a CPU.
-        budget: Bytes of host memory for what is not yet written; None for a share of the free.
-
-    Raises:
-        UsageError: No such compression.
-    """
-    try:
-        compression = Compression(compress)
-    except ValueError:
-        msg = f"{compress!r} is no compression"
-        raise UsageError(msg, cure=f"Name one of {', '.join(Compression)}") from None
-    return Saving(compression=compression, workers=workers, budget=budget)
-
-
-class CheckpointPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint would do."""
-
-    target: Target
-    backend: str | None
-    claimed: tuple[int, ...]
-    engine: Engine
-    findings: tuple[Finding, ...]
-    snapshot_path: str
-    estimated_bytes: int
-    criu_command: tuple[str, ...]
-
-
-class _Prepared(msgspec.Struct, frozen=True):
-    """What the preflight found out; ``criu`` is None where none was found."""
-
-    target: Target
-    claimed: Claimed
-    findings: tuple[Finding, ...]
-    criu: Criu | None
-    options: CheckpointOptions
-    guarded: bool
-    """Whether CRIU can be kept from saving what gpusnap saves itself."""
-
-    @property
-    def backend(self) -> Backend | None:
-        return self.claimed.backend
-
-    @property
-    def driven(self) -> Backend | None:
-        """The backend whose devices gpusnap drives itself."""
-        return self.backend if self.options.engine is Engine.DRIVER else None
-
-    def require_backend(self) -> None:
-        """Raise NoBackendError where the backend cannot do it this way."""
-        if self.backend is not None:
-            driven = self.options.engine is Engine.DRIVER
-            self.backend.require(Capability.CHECKPOINT if driven else Capability.CRIU_PLUGIN)
-
-    def criu_options(self) -> CriuOptions:
-        if self.backend is None:
-            return CriuOptions()
-        return self.backend.criu_options(CriuPhase.DUMP, self.options.engine)
-
-    def request(
-        self, images: Path, work: Path, criu_options: CriuOptions | None = None
-    ) -> DumpRequest:
-        options = self.options
-        return DumpRequest(
-            pid=self.target.root.pid,
-            images=images,
-            work=work,
-            leave_running=options.leave_running,
-            shell_job=needs_shell_job(self.target),
-            tcp_established=options.tcp_established,
-            file_locks=options.file_locks,
-            link_remap=options.link_remap,
-            ext_unix_sockets=options.external_unix_sockets,
-            options=criu_options or self.criu_options(),
-            timeout_us=options.timeout_us,
-        )
-
-
-def _prepare(pid: int, options: CheckpointOptions, plugins: Plugins) -> _Prepared:
-    target = find_target(pid)
-    refuse(tuple(check_privileges()))
-    search = search_criu()
-    machine = tuple(check_criu(search))
-    claimed = choose_backend(target, plugins, options.backend)
-    findings = (*machine, *inspect_target(target, claimed, Operation.CHECKPOINT))
-    wanted = options.regions and options.engine is Engine.DRIVER and search.criu is not None
-    reason = guard_works(search.criu) if wanted and search.criu is not None else None
-    if reason is not None:
-        findings = (*findings, _unguarded(reason))
-    return _Prepared(
-        target=target,
-        claimed=claimed,
-        findings=downgrade(findings, options.force),
-        criu=search.criu,
-        options=options,
-        guarded=wanted and reason is None,
-    )
-
-
-def _unguarded(reason: str) -> Finding:
-    return Finding(
-        code="guard-unusable",
-        severity=Severity.WARNING,
-        text=f"CRIU saves all memory by itself, which takes longer: {reason}",
-        cure="Use the CRIU of gpusnap setup-criu",
-    )
-
-
-def plan_checkpoint(
-    pid: int,
-    output_path: str | Path | None = None,
-    *,
-    repository: str | Path | None = None,
-    options: CheckpointOptions = _DEFAULTS,
-    plugins: Plugins | None = None,
-) -> CheckpointPlan:
-    """Say what a checkpoint would do; changes nothing.
-
-    Args:
-        pid: Root of the process tree.
-        output_path: Path or name of the snapshot; None makes up a name.
-        repository: Repository folder; None for the default one.
-        options: How it would be made.
-        plugins: The plugins to use; the installed ones by default.
-
-    Raises:
-        GpusnapError: The process or the backend cannot be used at all. Error findings are in
-            the plan, not raised.
-    """
-    prepared = _prepare(pid, options, plugins or default_plugins())
-    path = planned_path(output_path, repository, process_name=prepared.target.root.name)
-    command: tuple[str, ...] = ()
-    if prepared.criu is not None:
-        command = equivalent_command(prepared.criu, prepared.request(path / "criu", path))
-    return CheckpointPlan(
-        target=prepared.target,
-        backend=prepared.backend.name if prepared.backend else None,
-        claimed=prepared.claimed.pids,
-        engine=options.engine,
-        findings=prepared.findings,
-        snapshot_path=str(path),
-        estimated_bytes=estimate_bytes(prepared.target, prepared.claimed),
-        criu_command=command,
-    )
 
 
 def create_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
@@ -344,14 +145,14 @@ def run_checkpoint(
     output_path: str | Path | None = None,
     *,
     repository: str | Path | None = None,
-    options: CheckpointOptions = _DEFAULTS,
+    options: CheckpointOptions = DEFAULTS,
     plugins: Plugins | None = None,
 ) -> Snapshot:
     """Save a running process tree; see :func:`create_checkpoint`, here with the options struct."""
     plugins = plugins or default_plugins()
     phases = Phases(plugins.emit)
     with phases.step(Phase.PREFLIGHT):
-        prepared = _prepare(pid, options, plugins)
+        prepared = prepare(pid, options, plugins)
         refuse(prepared.findings)
         prepared.require_backend()
     with resolve_new(output_path, repository, process_name=prepared.target.root.name) as draft:
@@ -367,7 +168,7 @@ def run_checkpoint(
 class _Checkpoint:
     """One run of the state machine, from the first side effect on."""
 
-    def __init__(self, prepared: _Prepared, draft: Draft, phases: Phases, plugins: Plugins) -> None:
+    def __init__(self, prepared: Prepared, draft: Draft, phases: Phases, plugins: Plugins) -> None:
         self._prepared = prepared
         self._criu = prepared.criu or find_criu()
         self._options = prepared.options

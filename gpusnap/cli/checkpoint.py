@@ -5,13 +5,7 @@ from pathlib import Path
 
 import click
 
-from gpusnap.checkpoint import (
-    CheckpointOptions,
-    CheckpointPlan,
-    choose_saving,
-    plan_checkpoint,
-    run_checkpoint,
-)
+from gpusnap.checkpoint import run_checkpoint
 from gpusnap.cli import _parameters
 from gpusnap.cli._failures import exit_code_of
 from gpusnap.cli._format import count, duration, listed, size
@@ -32,6 +26,7 @@ from gpusnap.cli._parameters import size as size_parameter
 from gpusnap.cli._watch import Watch, watched
 from gpusnap.datapath import Compression
 from gpusnap.errors import UsageError
+from gpusnap.plan import CheckpointOptions, CheckpointPlan, choose_saving, plan_checkpoint
 from gpusnap.repository import Snapshot
 from gpusnap.types import Engine
 

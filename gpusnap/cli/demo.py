@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from gpusnap.checkpoint import CheckpointOptions, run_checkpoint
+from gpusnap.checkpoint import run_checkpoint
 from gpusnap.checks import check_privileges
 from gpusnap.cli import _parameters
 from gpusnap.cli._demo_program import BACKENDS, Kind, Program, choose_kind, prepare
@@ -21,6 +21,7 @@ from gpusnap.cli._watch import Watch, watched
 from gpusnap.criu import find_criu
 from gpusnap.errors import EXIT_OK, GpusnapError, TargetError, UsageError, refuse
 from gpusnap.phases import now_us
+from gpusnap.plan import CheckpointOptions
 from gpusnap.plugins import default_plugins
 from gpusnap.repository import Snapshot
 from gpusnap.restore import run_restore

@@ -3,9 +3,9 @@ from pathlib import Path
 import click
 import pytest
 
-from gpusnap.checkpoint import CheckpointOptions
 from gpusnap.cli._group import root
 from gpusnap.cli._parameters import parse_duration, parse_folder, parse_name
+from gpusnap.plan import CheckpointOptions
 from gpusnap.restore import RestoreOptions
 
 
