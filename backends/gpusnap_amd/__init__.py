@@ -1,6 +1,7 @@
 """The AMD backend: lists devices and processes from sysfs, and refuses the rest by name.
 
-Nothing here loads a ROCm library: sysfs is always there with the driver, and always enough.
+No ROCm library is loaded into this process: sysfs is always there with the driver, and always
+enough. What a library can add to it is asked in a worker process.
 """
 
 from gpusnap_amd.backend import AmdBackend

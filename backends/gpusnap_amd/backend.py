@@ -8,6 +8,7 @@ from gpusnap.errors import NoBackendError
 from gpusnap.hookspecs import Progress, States, hookimpl
 from gpusnap.types import (
     BackendInfo,
+    Capability,
     Claim,
     Compatibility,
     CriuOptions,
@@ -16,38 +17,72 @@ from gpusnap.types import (
     DeviceImage,
     DeviceMap,
     DeviceProcess,
+    DeviceState,
     Engine,
     Finding,
+    Lack,
     Operation,
     Probe,
-    Severity,
+    SavedBuffers,
     Target,
 )
+from gpusnap_amd.criu_plugin import plugin_options
 from gpusnap_amd.devices import driver_version, list_devices
-from gpusnap_amd.processes import claim, list_processes
+from gpusnap_amd.images_rules import describe_images, verify_images
+from gpusnap_amd.libraries import Libraries, complete
+from gpusnap_amd.mapping import compatible
+from gpusnap_amd.mapping_topology import add_topology
+from gpusnap_amd.preflight import find_obstacles, preflight
+from gpusnap_amd.processes import claim, known, list_processes
+from gpusnap_amd.rocgdb import diagnose
 from gpusnap_amd.topology import Topology, read_topology
 
+_SYS = Path("/sys")
 _NO_KFD = "KFD shows no topology: the amdgpu driver is not loaded"
 _NO_GPU = "KFD's topology holds no GPU"
-_CURE = "Let the program save and reload its own state"
+_NOTE = (
+    "Checkpoints through CRIU's amdgpu plugin; developed against captured topologies and a "
+    "simulated KFD, not yet run on AMD hardware"
+)
+_REASON = (
+    "AMD's driver gives a process's device state to nobody but CRIU's amdgpu plugin, in the "
+    "middle of a dump"
+)
+_NO_DRIVER = Lack(reason=_REASON, cure="Leave out --engine driver")
+_NO_SUSPEND = Lack(reason=_REASON, cure="Use gpusnap checkpoint --kill and, later, gpusnap restore")
 
 
 class AmdBackend:
-    """Lists AMD GPUs and their processes; claims such processes so that they are refused.
+    """Lists AMD GPUs and their processes, and has CRIU's amdgpu plugin save and restore these.
 
     Args:
         root: What to read in place of ``/sys``; by default the environment variable
             ``GPUSNAP_SYSFS``, then ``/sys``.
         proc: What to read in place of ``/proc``.
+        libraries: AMD's own libraries; they know this machine alone, and so are left out by
+            default where another folder is read in place of ``/sys``.
     """
 
-    def __init__(self, root: Path | None = None, proc: Path = Path("/proc")) -> None:
+    def __init__(
+        self,
+        root: Path | None = None,
+        proc: Path = Path("/proc"),
+        libraries: Libraries | None = None,
+    ) -> None:
         self._root = root
         self._proc = proc
+        self._given = libraries
+        self._own = Libraries()
 
     @property
     def _sysfs(self) -> Path:
-        return self._root or Path(os.environ.get("GPUSNAP_SYSFS") or "/sys")
+        return self._root or Path(os.environ.get("GPUSNAP_SYSFS") or _SYS)
+
+    @property
+    def _libraries(self) -> Libraries | None:
+        if self._given is None and self._sysfs == _SYS:
+            return self._own
+        return self._given
 
     def _topology(self) -> Topology:
         topology = read_topology(self._sysfs)
@@ -57,20 +92,18 @@ class AmdBackend:
 
     @hookimpl
     def gpusnap_backend_info(self) -> BackendInfo:
-        """Say that it lists devices and has no capability yet."""
+        """Say that everything is done by CRIU's plugin."""
         return BackendInfo(
             name="amd",
             vendor="AMD",
-            capabilities=frozenset(),
-            note=(
-                "Lists devices and processes, cannot checkpoint yet; developed against invented "
-                "topologies, not yet run on AMD hardware"
-            ),
+            capabilities=frozenset({Capability.CRIU_PLUGIN}),
+            note=_NOTE,
+            lacks={Capability.CHECKPOINT: _NO_DRIVER, Capability.SUSPEND: _NO_SUSPEND},
         )
 
     @hookimpl
     def gpusnap_probe(self) -> Probe:
-        """Usable where KFD has a GPU, also a hidden one, whose processes are to be refused."""
+        """Usable where KFD has a GPU, also a hidden one, whose processes are to be claimed."""
         topology = read_topology(self._sysfs)
         if topology is None:
             return Probe(usable=False, reasons=(_NO_KFD,))
@@ -84,11 +117,14 @@ class AmdBackend:
     @hookimpl
     def gpusnap_devices(self) -> tuple[Device, ...]:
         """List GPUs, or partitions of them, in the order of KFD's nodes."""
-        return list_devices(self._sysfs, self._topology())
+        topology = self._topology()
+        nodes = [gpu.node for gpu in topology.gpus]
+        devices = add_topology(self._sysfs, list_devices(self._sysfs, topology), nodes)
+        return complete(devices, self._libraries) if self._libraries else devices
 
     @hookimpl
     def gpusnap_processes(self) -> tuple[DeviceProcess, ...]:
-        """List the processes that hold video memory."""
+        """List the processes that hold video memory, or may hold some where KFD cannot tell."""
         topology = self._topology()
         devices = list_devices(self._sysfs, topology)
         return list_processes(self._sysfs, self._proc, topology, devices)
@@ -102,21 +138,14 @@ class AmdBackend:
     def gpusnap_preflight(
         self, target: Target, pids: tuple[int, ...], operation: Operation
     ) -> tuple[Finding, ...]:
-        """Refuse every claimed process."""
-        names = {process.pid: process.name for process in target.processes}
-        return tuple(
-            Finding(
-                code="checkpoint-not-offered",
-                severity=Severity.ERROR,
-                text=(
-                    f"Process {pid} ({names.get(pid, 'unnamed')}) holds state in an AMD GPU, and "
-                    f"the AMD backend cannot {operation.value} it yet"
-                ),
-                cure=_CURE,
-                pid=pid,
-            )
-            for pid in pids
-        )
+        """Tell what stands in the way, and what is known of the machine."""
+        if not pids:
+            return ()
+        broken = self._libraries.read().failures if self._libraries else ()
+        findings = preflight(target, pids, operation, self._topology().skipped, broken)
+        if operation is Operation.CHECKPOINT:
+            return (*find_obstacles(ask_kfd=self._sysfs == _SYS), *findings)
+        return findings
 
     @hookimpl
     def gpusnap_lock(self, pids: tuple[int, ...], timeout_us: int) -> States:
@@ -137,31 +166,48 @@ class AmdBackend:
 
     @hookimpl
     def gpusnap_unlock(self, pids: tuple[int, ...]) -> States:
-        """Refuse."""
-        _refuse()
+        """Do nothing: what cannot be locked runs."""
+        return self.gpusnap_state(pids)
 
     @hookimpl
     def gpusnap_state(self, pids: tuple[int, ...]) -> States:
-        """Refuse."""
-        _refuse()
+        """Running, for every process that KFD knows: nothing here can make it otherwise."""
+        return dict.fromkeys(known(self._sysfs, self._proc, pids), DeviceState.RUNNING)
 
     @hookimpl
     def gpusnap_compatible(
         self, saved: tuple[Device, ...], devices: tuple[Device, ...]
     ) -> Compatibility:
-        """Refuse."""
-        _refuse()
+        """Compare by the rules of CRIU's amdgpu plugin, and look for a map."""
+        return compatible(saved, devices)
 
     @hookimpl
     def gpusnap_criu_options(self, phase: CriuPhase, engine: Engine) -> CriuOptions:
-        """Refuse."""
-        _refuse()
+        """Set up CRIU's amdgpu plugin; without it CRIU can do nothing here."""
+        if engine is Engine.DRIVER:
+            _refuse()
+        return plugin_options(phase)
 
     @hookimpl
     def gpusnap_verify_images(self, directory: str) -> tuple[Finding, ...]:
-        """Refuse."""
-        _refuse()
+        """Check that the images of CRIU's amdgpu plugin hold the memory that they list."""
+        return verify_images(Path(directory))
+
+    @hookimpl
+    def gpusnap_describe_images(self, directory: str) -> tuple[SavedBuffers, ...]:
+        """Count the buffers in the images of CRIU's amdgpu plugin."""
+        return describe_images(Path(directory))
+
+    @hookimpl
+    def gpusnap_diagnose(self, target: Target, pids: tuple[int, ...]) -> tuple[Finding, ...]:
+        """Have rocgdb look at each process."""
+        return tuple(finding for pid in pids for finding in diagnose(pid))
+
+    def close(self) -> None:
+        """End the worker process of the libraries; a later call starts another."""
+        if self._libraries:
+            self._libraries.close()
 
 
 def _refuse() -> NoReturn:
-    raise NoBackendError("The AMD backend cannot checkpoint processes yet", cure=_CURE)
+    raise NoBackendError(_REASON, cure=_NO_DRIVER.cure)

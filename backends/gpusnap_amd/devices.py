@@ -14,6 +14,7 @@ from gpusnap_amd.topology import Gpu, NodeProperties, Topology
 
 _MEMORY_ECC = 0x0010_0000
 """HSA_CAP_MEM_EDCSUPPORTED of a node's capability: the driver corrects memory errors."""
+_FIRMWARE = "_fw_version"
 _BAD_PAGE = re.compile(r"0x[0-9a-f]+ : 0x[0-9a-f]+ : [RPF]")
 
 
@@ -50,7 +51,7 @@ def _device(index: int, gpu: Gpu, board: Board, version: str) -> Device:
         memory_total=total,
         memory_free=free,
         driver_version=version,
-        firmware=_firmware(properties),
+        firmware=_firmware(properties, board.folder),
         partitioned=board.partitioned,
         health=_health(properties, board.folder),
     )
@@ -62,19 +63,39 @@ def _uuid(properties: NodeProperties, board: Board) -> str:
     return f"GPU-{unique}-{board.partition}" if board.partitioned else f"GPU-{unique}"
 
 
-def _firmware(properties: NodeProperties) -> str | None:
-    parts = {"mec": properties.fw_version, "sdma": properties.sdma_fw_version}
+def _firmware(properties: NodeProperties, folder: Path | None) -> str | None:
+    """What KFD compares first, then the rest as the driver writes it."""
+    parts: dict[str, str | int | None] = {
+        "mec": properties.fw_version,
+        "sdma": properties.sdma_fw_version,
+    }
+    if folder is not None:
+        parts |= {"vbios": read_line(folder / "vbios_version"), **_loaded(folder / "fw_version")}
     return ", ".join(f"{name} {value}" for name, value in parts.items() if value) or None
 
 
+def _loaded(firmware: Path) -> dict[str, str]:
+    """The versions in ``<block>_fw_version`` files; blocks that a GPU has not read as zero."""
+    blocks = (name.removesuffix(_FIRMWARE) for name in names(firmware) if _FIRMWARE in name)
+    versions = {block: read_line(firmware / f"{block}{_FIRMWARE}") or "" for block in blocks}
+    return {
+        block: version
+        for block, version in versions.items()
+        if block not in {"mec", "sdma"} and version.strip("0x")
+    }
+
+
 def _memory(gpu: Gpu, board: Board) -> tuple[int | None, int | None]:
-    """Bytes in all and free; the PCI folder counts the whole board, so not for a partition."""
+    """Bytes in all and free.
+
+    The files of the PCI folder count the whole board, so not for a partition; and KFD counts
+    what an APU may borrow from the host, the PCI folder does not: its use says nothing then.
+    """
     total, used = gpu.memory_total, gpu.memory_used
-    if board.folder and not board.partitioned:
-        if total is None:
-            total = read_integer(board.folder / "mem_info_vram_total")
-        if used is None:
-            used = read_integer(board.folder / "mem_info_vram_used")
+    if used is None and board.folder and not board.partitioned:
+        whole = read_integer(board.folder / "mem_info_vram_total")
+        if whole is not None and whole > 0 and total in {None, whole}:
+            total, used = whole, read_integer(board.folder / "mem_info_vram_used")
     if total is None or used is None or not 0 <= used <= total:
         return total, None
     return total, total - used

@@ -25,26 +25,27 @@ def test_device_with_everything_told(machine: Machine, backend: AmdBackend) -> N
     }
     machine.add_board(**RAS, **files)
     machine.write("module/amdgpu/version", "6.12.12\n")
-    assert backend.gpusnap_devices() == (
-        Device(
-            index=0,
-            uuid="GPU-00c0ffee00c0ffee",
-            vendor="AMD",
-            model="Invented MI",
-            pci="0000:c1:00.0",
-            architecture="gfx942",
-            memory_total=VRAM,
-            memory_free=VRAM - (1 << 30),
-            driver_version="6.12.12",
-            firmware="mec 177, sdma 22",
-            partitioned=False,
-            health=Health(
-                ecc_enabled=True,
-                ecc=EccCounts(volatile_corrected=23, volatile_uncorrected=3),
-                bad_pages=2,
-                temperature_celsius=42,
-            ),
+    (device,) = backend.gpusnap_devices()
+    assert device.topology is not None
+    assert device == Device(
+        index=0,
+        uuid="GPU-00c0ffee00c0ffee",
+        vendor="AMD",
+        model="Invented MI",
+        pci="0000:c1:00.0",
+        architecture="gfx942",
+        memory_total=VRAM,
+        memory_free=VRAM - (1 << 30),
+        driver_version="6.12.12",
+        firmware="mec 177, sdma 22",
+        partitioned=False,
+        health=Health(
+            ecc_enabled=True,
+            ecc=EccCounts(volatile_corrected=23, volatile_uncorrected=3),
+            bad_pages=2,
+            temperature_celsius=42,
         ),
+        topology=device.topology,
     )
 
 
@@ -60,6 +61,7 @@ def test_what_is_not_told_is_unknown(machine: Machine, backend: AmdBackend) -> N
         memory_total=VRAM,
         driver_version=f"Linux {platform.release()}",
         health=Health(ecc_enabled=True),
+        topology=device.topology,
     )
 
 
@@ -132,6 +134,7 @@ def test_real_functions_are_kept(machine: Machine, backend: AmdBackend) -> None:
 def test_board_is_found_through_its_render_node(machine: Machine, backend: AmdBackend) -> None:
     machine.add_gpu(1)
     machine.write("class/drm/renderD128/device/vendor", "0x1002\n")
+    machine.write("class/drm/renderD128/device/mem_info_vram_total", f"{VRAM}\n")
     machine.write("class/drm/renderD128/device/mem_info_vram_used", f"{VRAM // 4}\n")
     (device,) = backend.gpusnap_devices()
     assert device.memory_free == VRAM - VRAM // 4
@@ -140,8 +143,33 @@ def test_board_is_found_through_its_render_node(machine: Machine, backend: AmdBa
 @pytest.mark.parametrize("used", ["", "-5\n", "many\n", f"{VRAM + 1}\n", "9" * 5000])
 def test_use_that_cannot_be_is_unknown(machine: Machine, backend: AmdBackend, used: str) -> None:
     machine.add_gpu(1)
-    machine.add_board(mem_info_vram_used=used)
+    machine.add_board(mem_info_vram_total=str(VRAM), mem_info_vram_used=used)
     assert backend.gpusnap_devices()[0].memory_free is None
+
+
+@pytest.mark.parametrize("total", ["", "0\n", "-5\n", f"{VRAM // 2}\n"])
+def test_use_of_another_total_says_nothing(
+    machine: Machine, backend: AmdBackend, total: str
+) -> None:
+    machine.add_gpu(1)
+    machine.add_board(mem_info_vram_total=total, mem_info_vram_used="4096\n")
+    (device,) = backend.gpusnap_devices()
+    assert (device.memory_total, device.memory_free) == (VRAM, None)
+
+
+def test_firmware_as_far_as_it_is_told(machine: Machine, backend: AmdBackend) -> None:
+    machine.add_gpu(1)
+    machine.add_board(
+        vbios_version="113-INVENTED\n",
+        **{
+            "fw_version/mec_fw_version": "0x000000b1\n",
+            "fw_version/smc_fw_version": "0x00554400\n",
+            "fw_version/uvd_fw_version": "0x00000000\n",
+            "fw_version/vcn_fw_version": "",
+        },
+    )
+    (device,) = backend.gpusnap_devices()
+    assert device.firmware == "mec 177, sdma 22, vbios 113-INVENTED, smc 0x00554400"
 
 
 @pytest.mark.parametrize(
