@@ -1,8 +1,31 @@
 """Saves the memory of processes past CRIU and puts it back: fast, compressed, checked."""
 
+from gpusnap.datapath.checker import Checked, check_packs
 from gpusnap.datapath.codecs import Compression
+from gpusnap.datapath.compare import MemoryChange, compare_memory
 from gpusnap.datapath.filler import Filler
+from gpusnap.datapath.identities import Parent
+from gpusnap.datapath.records import Pack, pack_name
+from gpusnap.datapath.saved import Saved
 from gpusnap.datapath.saver import Saver, Saving
 from gpusnap.datapath.spans import Kind, Span
+from gpusnap.datapath.subset import Subset, parse_subset
 
-__all__ = ["Compression", "Filler", "Kind", "Saver", "Saving", "Span"]
+__all__ = [
+    "Checked",
+    "Compression",
+    "Filler",
+    "Kind",
+    "MemoryChange",
+    "Pack",
+    "Parent",
+    "Saved",
+    "Saver",
+    "Saving",
+    "Span",
+    "Subset",
+    "check_packs",
+    "compare_memory",
+    "pack_name",
+    "parse_subset",
+]

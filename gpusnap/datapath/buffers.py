@@ -3,8 +3,7 @@
 import contextlib
 import mmap
 
-import psutil
-
+from gpusnap.datapath.allowance import available
 from gpusnap.errors import GpusnapError
 
 _SIZE = 16 << 20
@@ -16,8 +15,8 @@ _CURE = "Free memory, or raise the limit of the process (ulimit -v)"
 
 
 def default_budget() -> int:
-    """A quarter of the memory that is available, so that others have room meanwhile."""
-    return int(psutil.virtual_memory().available) // _SHARE
+    """A quarter of the memory that can be had, so that others have room meanwhile; in bytes."""
+    return available() // _SHARE
 
 
 class Buffer:

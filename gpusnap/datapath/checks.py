@@ -1,10 +1,19 @@
 """What must hold of an index, whoever wrote it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
-from gpusnap.datapath.records import CHUNK, HEADER, Chunk, Codec, Index, footer_length
-from gpusnap.datapath.spans import PAGE, Span, span_fault
+from gpusnap.datapath.records import (
+    CHUNK,
+    HEADER,
+    Chunk,
+    Codec,
+    Index,
+    Pack,
+    Place,
+    footer_spans,
+)
+from gpusnap.datapath.spans import PAGE, span_fault
 
 _CODECS = frozenset(Codec)
 
@@ -19,21 +28,18 @@ def index_fault(index: Index, tables: Sequence[Sequence[Chunk]]) -> str | None:
     if fault := span_fault(index.spans):
         return fault
     for pack, chunks in zip(index.packs, tables, strict=True):
-        faults = (_chunk_fault(chunk, index.spans) for chunk in chunks)
+        faults = map(_chunk_fault, chunks)
         if fault := next(filter(None, faults), None):
             return fault
-        end = _end(chunks)
-        if end is None or end + footer_length(len(index.spans), len(pack.records)) != pack.length:
+        if not _filled(pack, chunks):
             return "the chunks of a pack do not fill it"
     if len({pack.id for pack in index.packs}) != len(index.packs):
         return "two packs are one"
-    return "two chunks hold the same memory" if _overlap(tables) else None
+    return _places_fault(index, tables)
 
 
-def _chunk_fault(chunk: Chunk, spans: Sequence[Span]) -> str | None:
-    if chunk.span >= len(spans) or chunk.offset + chunk.length > spans[chunk.span].length:
-        return f"the chunk at {chunk.position} is of no memory"
-    if chunk.offset % PAGE or chunk.length % PAGE or not 0 < chunk.length <= CHUNK:
+def _chunk_fault(chunk: Chunk) -> str | None:
+    if chunk.length % PAGE or not 0 < chunk.length <= CHUNK:
         return f"the chunk at {chunk.position} is not made of whole pages"
     if chunk.codec not in _CODECS:
         return f"no codec has number {chunk.codec}"
@@ -45,21 +51,35 @@ def _chunk_fault(chunk: Chunk, spans: Sequence[Span]) -> str | None:
     return None
 
 
-def _end(chunks: Sequence[Chunk]) -> int | None:
-    """Where the chunks of a pack end; None where there is a gap or an overlap."""
+def _filled(pack: Pack, chunks: Sequence[Chunk]) -> bool:
+    """Whether nothing but chunks is between header and footer, without gap or overlap."""
     position = HEADER
     for chunk in chunks:
         if chunk.position != position:
-            return None
+            return False
         position += chunk.extent
-    return position
+    return footer_spans(pack.length - position, len(pack.records)) is not None
 
 
-def _overlap(tables: Sequence[Iterable[Chunk]]) -> bool:
-    ranges = sorted(
-        (chunk.span, chunk.offset, chunk.length) for chunks in tables for chunk in chunks
-    )
-    return any(
-        span == next_span and offset + length > next_offset
-        for (span, offset, length), (next_span, next_offset, _) in pairwise(ranges)
-    )
+def _places_fault(index: Index, tables: Sequence[Sequence[Chunk]]) -> str | None:
+    end = span = 0
+    for place in index.places:
+        if not _exists(place, index, tables):
+            return f"the memory at {place.offset} of span {place.span} is in no chunk"
+        if place.span != span:
+            end, span = 0, place.span
+        if place.offset < end:
+            return "two chunks hold the same memory"
+        end = place.offset + tables[place.pack][place.chunk].length
+    if any(after.span < before.span for before, after in pairwise(index.places)):
+        return "its places are not in order"
+    return None
+
+
+def _exists(place: Place, index: Index, tables: Sequence[Sequence[Chunk]]) -> bool:
+    if place.span >= len(index.spans) or place.offset % PAGE or place.pack >= len(tables):
+        return False
+    table = tables[place.pack]
+    if place.chunk >= len(table):
+        return False
+    return place.offset + table[place.chunk].length <= index.spans[place.span].length

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import msgspec
 
-from gpusnap.errors import GpusnapError, IntegrityError, PrivilegeError
+from gpusnap.datapath.records import FormatError, NewerError
+from gpusnap.errors import GpusnapError, IncompatibleError, IntegrityError, PrivilegeError
 
 _FILE_MODE = 0o600
 _FOLDER_MODE = 0o700
 _SPACE = "Free space on that file system, or choose another repository"
 _OWNER = "Run as the owner of the repository, or as root"
+_OTHER = "Restore another snapshot"
 
 
 class _Cause(msgspec.Struct, frozen=True):
@@ -55,7 +57,36 @@ def stored(path: Path) -> Iterator[None]:
         raise PrivilegeError(text, cure=_OWNER) from error
     except OSError as error:
         text = f"{path} cannot be read: {error.strerror or error}"
-        raise IntegrityError(text, cure="Restore another snapshot") from error
+        raise IntegrityError(text, cure=_OTHER) from error
+
+
+@contextmanager
+def damage(path: Path) -> Iterator[None]:
+    """Turn what is wrong with a file inside the block into a sentence about it."""
+    try:
+        with stored(path):
+            yield
+    except NewerError as error:
+        text = f"{path} was written by a newer gpusnap: {error}"
+        raise IncompatibleError(text, cure="Upgrade gpusnap") from error
+    except FormatError as error:
+        raise damaged(path, f"is damaged: {error}") from error
+
+
+def damaged(path: Path, words: str) -> IntegrityError:
+    """The error for a file with which something is wrong."""
+    return IntegrityError(f"{path} {words}", cure=_OTHER)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """The descriptor of a file that is open inside the block, where damage becomes a sentence."""
+    with damage(path):
+        descriptor = open_regular(path)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
 
 def make_folder(path: Path) -> None:
@@ -82,9 +113,20 @@ def open_regular(path: Path) -> int:
     return descriptor
 
 
-def read_whole(path: Path) -> bytes:
-    """All bytes of a regular file."""
+def size_of(descriptor: int) -> int:
+    """Length of an open file."""
+    return os.fstat(descriptor).st_size
+
+
+def read_whole(path: Path, limit: int) -> bytes:
+    """All bytes of a regular file.
+
+    Raises:
+        OSError: Also where it is longer than ``limit`` bytes.
+    """
     with os.fdopen(open_regular(path), "rb", buffering=0) as file:
+        if size_of(file.fileno()) > limit:
+            raise OSError(errno.EFBIG, f"it is longer than {limit} bytes")
         return file.readall()
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from gpusnap.datapath import records
 from gpusnap.datapath.codecs import Encoded
 from gpusnap.datapath.files import create, storage, write_all
-from gpusnap.datapath.records import Chunk, Pack
+from gpusnap.datapath.identities import Home
+from gpusnap.datapath.records import NO_IDENTITY, Chunk, Origin, Pack, seal_of
 from gpusnap.datapath.source import Data
 from gpusnap.datapath.spans import PAGE, Span
 from gpusnap.native import crc32
@@ -39,27 +40,40 @@ class PackWriter:
         self._id = records.new_pack_id()
         self._descriptor: int | None = None
         self._records = bytearray()
+        self._origins: list[Origin] = []
         self._position = 0
         self._parts: list[memoryview | bytes] = []
         self._waiting = 0
 
-    def append(self, data: Data, encoded: Encoded) -> None:
-        """Add a chunk; what it refers to must stay as it is until :meth:`flush`."""
+    def append(self, data: Data, encoded: Encoded, identity: bytes = NO_IDENTITY) -> Home:
+        """Add a chunk; what it refers to must stay as it is until :meth:`flush`.
+
+        Args:
+            data: The memory that it holds.
+            encoded: What is stored of it.
+            identity: BLAKE3 of the memory.
+
+        Returns:
+            Where it is.
+        """
+        padding = bytes(-len(encoded.data) % PAGE)
+        crc = crc32(padding, crc32(encoded.data)) if encoded.codec else data.crc
+        chunk = Chunk(0, data.length, len(encoded.data), encoded.codec, data.crc, crc, identity)
+        return self.add(chunk, (encoded.data, padding), Origin(data.offset, data.span))
+
+    def add(self, chunk: Chunk, parts: Sequence[memoryview | bytes], origin: Origin) -> Home:
+        """Add a chunk whose extent is made already; its position is where it comes to lie."""
         if self._descriptor is None:
             self._begin()
-        stored = len(encoded.data)
-        padding = bytes(-stored % PAGE)
-        crc = crc32(padding, crc32(encoded.data)) if encoded.codec else data.crc
-        position = self._position + self._waiting
-        chunk = Chunk(
-            data.offset, position, data.span, data.length, stored, encoded.codec, data.crc, crc
-        )
-        self._records += chunk.encode()
-        self._add(encoded.data)
-        if padding:
-            self._add(padding)
+        home = Home(self.number, len(self._origins))
+        self._records += chunk._replace(position=self._position + self._waiting).encode()
+        self._origins.append(origin)
+        for part in parts:
+            if part:
+                self._add(part)
         if self._waiting >= _BATCH or len(self._parts) >= _MOST_PARTS:
             self.flush()
+        return home
 
     def _begin(self) -> None:
         self.number = next(self._numbers)
@@ -88,12 +102,13 @@ class PackWriter:
             return None
         self.flush()
         table = bytes(self._records)
-        self._add(records.encode_footer(self._id, self._position, spans, table))
+        footer = records.encode_footer(self._id, self._position, spans, table, self._origins)
+        self._add(footer)
         self.flush()
         with storage("write", self._path):
             os.fsync(self._descriptor)
         self.close()
-        return Pack(self._id, self._position, table)
+        return Pack(self._id, self._position, seal_of(footer), table)
 
     def close(self) -> None:
         """Close the file."""

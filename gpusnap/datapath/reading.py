@@ -1,82 +1,60 @@
 """Reads packs with several threads."""
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 from typing import TypeAlias
 
-import msgspec
-
 from gpusnap.datapath.crew import Crew
-from gpusnap.datapath.files import open_regular, read_exactly, stored
-from gpusnap.datapath.records import Chunk, FormatError, NewerError, pack_name
-from gpusnap.errors import IncompatibleError, IntegrityError
+from gpusnap.datapath.files import damaged, opened, read_exactly
+from gpusnap.datapath.records import FormatError
+from gpusnap.datapath.saved import Located, Saved
 from gpusnap.hookspecs import Progress
 
 _BATCH = 1 << 20
 """Bytes of a pack that are read at once: they are still in the cache when they are used."""
 
-_CURE = "Restore another snapshot"
+Use: TypeAlias = Callable[[Located, memoryview], int]
+"""Takes a chunk and its extent in the pack; gives the bytes that are done with it for progress.
 
-Use: TypeAlias = Callable[[Chunk, memoryview], None]
-"""Takes a chunk and its extent in the pack; raises FormatError where they do not fit."""
+Raises FormatError where the two do not fit.
+"""
 
+Refuse: TypeAlias = Callable[[Located, str], None]
+"""Told of a chunk that cannot be used and why, in half a sentence; may raise to end all."""
 
-@contextmanager
-def damage(path: Path) -> Iterator[None]:
-    """Turn what is wrong with a file inside the block into a sentence about it."""
-    try:
-        with stored(path):
-            yield
-    except NewerError as error:
-        text = f"{path} was written by a newer gpusnap: {error}"
-        raise IncompatibleError(text, cure="Upgrade gpusnap") from error
-    except FormatError as error:
-        raise IntegrityError(f"{path} is damaged: {error}", cure=_CURE) from error
+_Batch: TypeAlias = Sequence[Located]
+"""Chunks that follow each other in a pack."""
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[int]:
-    """The descriptor of a file that is open inside the block, where damage becomes a sentence."""
-    with damage(path):
-        descriptor = open_regular(path)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-
-class _Batch(msgspec.Struct, frozen=True, gc=False):
-    """Chunks that follow each other in a pack."""
-
-    pack: int
-    chunks: Sequence[Chunk]
-
-
-def _cut(chunks: Sequence[Chunk], pack: int) -> Iterator[_Batch]:
+def _cut(located: Sequence[Located]) -> Iterator[_Batch]:
     begin, length = 0, 0
-    for end, chunk in enumerate(chunks, 1):
-        length += chunk.extent
-        if length >= _BATCH or end == len(chunks):
-            yield _Batch(pack, chunks[begin:end])
+    for end, one in enumerate(located, 1):
+        length += one.chunk.extent
+        if length >= _BATCH or end == len(located) or not _adjacent(one, located[end]):
+            yield located[begin:end]
             begin, length = end, 0
+
+
+def _adjacent(one: Located, after: Located) -> bool:
+    end = one.chunk.position + one.chunk.extent
+    return one.pack == after.pack and end == after.chunk.position
 
 
 class _Reading:
     """What the threads share."""
 
-    def __init__(self, paths: Sequence[Path], batches: Iterator[_Batch], use: Use) -> None:
+    def __init__(self, saved: Saved, located: Sequence[Located], use: Use, refuse: Refuse) -> None:
         self.crew = Crew()
-        self._paths = paths
-        self._batches = batches
+        self._saved = saved
+        self._batches = _cut(located)
         self._use = use
+        self._refuse = refuse
         self._lock = threading.Lock()
         self._done: dict[int, int] = {}
 
     def done(self) -> int:
-        """Bytes of memory whose chunks were used."""
+        """What the uses gave, added up."""
         return sum(tuple(self._done.values()))
 
     def work(self, number: int) -> None:
@@ -86,52 +64,77 @@ class _Reading:
         with ExitStack() as stack:
             files: dict[int, int] = {}
             while (batch := self._take()) is not None:
-                if batch.pack not in files:
-                    files[batch.pack] = stack.enter_context(opened(self._paths[batch.pack]))
-                first, last = batch.chunks[0], batch.chunks[-1]
-                length = last.position + last.extent - first.position
+                pack = batch[0].pack
+                if pack not in files:
+                    files[pack] = stack.enter_context(opened(self._saved.path(pack)))
+                length = _length(batch)
                 if length > len(buffer):
                     buffer = memoryview(bytearray(length))
-                with damage(self._paths[batch.pack]):
-                    read_exactly(files[batch.pack], buffer[:length], first.position)
-                self._use_all(batch, buffer, number)
+                self._use_batch(batch, files[pack], buffer[:length], number)
 
     def _take(self) -> _Batch | None:
         with self._lock:
             return next(self._batches, None)
 
+    def _use_batch(self, batch: _Batch, file: int, buffer: memoryview, number: int) -> None:
+        self.crew.check()
+        try:
+            read_exactly(file, buffer, batch[0].chunk.position)
+        except OSError as error:
+            if len(batch) == 1:
+                self._refuse(batch[0], f"it cannot be read: {error.strerror or error}")
+                return
+            # One by one, to tell which of them the disk does not give back.
+            for one in batch:
+                self._use_batch([one], file, buffer[: one.chunk.extent], number)
+            return
+        self._use_all(batch, buffer, number)
+
     def _use_all(self, batch: _Batch, buffer: memoryview, number: int) -> None:
-        first = batch.chunks[0].position
-        for chunk in batch.chunks:
+        at = 0
+        for located in batch:
             self.crew.check()
-            at = chunk.position - first
+            end = at + located.chunk.extent
             try:
-                self._use(chunk, buffer[at : at + chunk.extent])
+                self._done[number] += self._use(located, buffer[at:end])
             except FormatError as error:
-                path = self._paths[batch.pack]
-                text = f"{path} is damaged in the chunk at {chunk.position}: {error}"
-                raise IntegrityError(text, cure=_CURE) from error
-            self._done[number] += chunk.length
+                self._refuse(located, str(error))
+            at = end
 
 
-def use_chunks(
-    folder: Path, tables: Sequence[Sequence[Chunk]], workers: int, progress: Progress, use: Use
+def _length(batch: _Batch) -> int:
+    last = batch[-1].chunk
+    return last.position + last.extent - batch[0].chunk.position
+
+
+def use_chunks(  # noqa: PLR0913 - one call, most by name
+    saved: Saved,
+    located: Sequence[Located],
+    use: Use,
+    *,
+    workers: int,
+    progress: Progress,
+    total: int,
+    refuse: Refuse | None = None,
 ) -> None:
-    """Read packs from front to back and have every chunk used by some thread.
+    """Read chunks, pack by pack from front to back, and have each used by some thread.
 
     Args:
-        folder: Where the packs are.
-        tables: For each pack its chunks by rising position, without gaps.
-        workers: Threads.
-        progress: Called with bytes of memory done and in all.
+        saved: What they are of.
+        located: The chunks, by pack and rising position.
         use: What is done with a chunk.
+        workers: Threads.
+        progress: Called with what the uses gave, added up, and ``total``.
+        total: What they will give in all.
+        refuse: What is done about a chunk that cannot be used; by default the first ends all.
 
     Raises:
         IntegrityError: A pack is damaged; names it and the chunk.
     """
-    batches = (batch for pack, chunks in enumerate(tables) for batch in _cut(chunks, pack))
-    paths = [folder / pack_name(number) for number in range(len(tables))]
-    reading = _Reading(paths, batches, use)
-    total = sum(chunk.length for chunks in tables for chunk in chunks)
+
+    def fail(one: Located, why: str) -> None:
+        raise damaged(saved.path(one.pack), f"is damaged in {saved.describe(one)}: {why}")
+
+    reading = _Reading(saved, located, use, refuse or fail)
     reading.crew.start(workers, reading.work)
     reading.crew.watch(progress, total, reading.done, lambda: reading.crew.ended)

@@ -2,19 +2,24 @@
 
 import secrets
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
 import msgspec
 
 from gpusnap.datapath.spans import PAGE, Kind, Span
-from gpusnap.native import crc32
+from gpusnap.native import crc32, crc32_combine
 
 VERSION = 1
 """Version of packs and index that this code writes."""
 
 INDEX = "index"
+INDEX_LIMIT = 1 << 30
+"""Bytes of the longest index that is read: enough for 10 TiB of memory in whole chunks."""
+MOST_SPANS = 1 << 20
+"""More ranges than any target has: a footer that tells of more is not worth the memory."""
+
 HEADER = PAGE
 """Bytes of a pack in front of its first chunk."""
 
@@ -25,12 +30,16 @@ _PACK, _FOOT, _INDEX = b"GPUSPACK", b"GPUSFOOT", b"GPUSINDX"
 _CRC = struct.Struct("<I")
 _PACK_HEADER = struct.Struct("<8sII16s")
 _SPAN = struct.Struct("<QQqII")
-_CHUNK = struct.Struct("<QQIIIIII")
+_CHUNK = struct.Struct("<QIIIII32s")
+_ORIGIN = struct.Struct("<QI")
+_PLACE = struct.Struct("<QIII")
 _FOOTER = struct.Struct("<8sIIQQ16s")
-_INDEX_HEADER = struct.Struct("<8sIIII")
-_PACK_ENTRY = struct.Struct("<16sQQ")
+_INDEX_HEADER = struct.Struct("<8sIIIIQ")
+_PACK_ENTRY = struct.Struct("<16sQII")
 
 CHUNK_RECORD = _CHUNK.size
+NO_IDENTITY = bytes(32)
+"""Stands for an identity that was not computed."""
 
 _KINDS = {Kind.DEVICE: 1, Kind.HOST: 2}
 _KIND_OF = {number: kind for kind, number in _KINDS.items()}
@@ -60,27 +69,25 @@ class NewerError(FormatError):
 
 
 class Chunk(NamedTuple):
-    """One chunk: which memory, and where it is stored.
+    """One chunk as a pack holds it.
 
     Attributes:
-        offset: Where in its span it begins.
         position: Where in its pack it is stored.
-        span: Number of its span.
         length: Bytes of memory.
         stored: Bytes in the pack, without the zeros up to the next page.
         codec: How they are stored, a :class:`Codec` once checked.
         crc: CRC-32 of the memory.
         stored_crc: CRC-32 of what is in the pack, with the zeros up to the next page.
+        identity: BLAKE3 of the memory, or :data:`NO_IDENTITY`.
     """
 
-    offset: int
     position: int
-    span: int
     length: int
     stored: int
     codec: int
     crc: int
     stored_crc: int
+    identity: bytes = NO_IDENTITY
 
     @property
     def extent(self) -> int:
@@ -92,29 +99,63 @@ class Chunk(NamedTuple):
         return _CHUNK.pack(*self)
 
 
+class Place(NamedTuple):
+    """Memory and the chunk that holds it; several places may share one chunk.
+
+    Attributes:
+        offset: Where in its span it begins.
+        span: Number of its span.
+        pack: Number of the chunk's pack.
+        chunk: Number of the chunk in its pack, by rising position.
+    """
+
+    offset: int
+    span: int
+    pack: int
+    chunk: int
+
+
 class Pack(msgspec.Struct, frozen=True):
     """One pack as the index knows it.
 
     Attributes:
         id: 16 bytes that no other pack has.
         length: Length of the file.
-        records: Records of its chunks, in the order of their positions.
+        footer_crc: The checksum that stands at the end of its footer.
+        records: Records of all its chunks, by rising position.
     """
 
     id: bytes
     length: int
+    footer_crc: int
     records: bytes
 
     def chunks(self) -> list[Chunk]:
         """The chunks."""
-        return [Chunk(*fields) for fields in _CHUNK.iter_unpack(self.records)]
+        return list(map(Chunk._make, _CHUNK.iter_unpack(self.records)))
+
+    def crc(self) -> int:
+        """CRC-32 of the whole file, put together from the checksums of its parts."""
+        crc, position = crc32(encode_header(self.id)), HEADER
+        for chunk in self.chunks():
+            crc = crc32_combine(crc, chunk.stored_crc, chunk.extent)
+            position += chunk.extent
+        footer = crc32(_CRC.pack(self.footer_crc), self.footer_crc)
+        return crc32_combine(crc, footer, self.length - position)
 
 
 class Index(msgspec.Struct, frozen=True):
-    """All of a saved memory but its bytes."""
+    """All of a saved memory but its bytes.
+
+    Attributes:
+        spans: The memory, in the order in which it was given.
+        packs: By their numbers.
+        places: Where each piece of the memory is, by rising span and offset.
+    """
 
     spans: tuple[Span, ...]
     packs: tuple[Pack, ...]
+    places: tuple[Place, ...]
 
 
 def whole_pages(length: int) -> int:
@@ -148,15 +189,57 @@ def encode_header(pack_id: bytes) -> bytes:
     return _sealed(fields.ljust(HEADER - _CRC.size, b"\0"))
 
 
-def encode_footer(pack_id: bytes, position: int, spans: Sequence[Span], records: bytes) -> bytes:
+class Origin(NamedTuple):
+    """The memory that a chunk was taken from: offset in a span, and the span's number."""
+
+    offset: int
+    span: int
+
+
+def encode_footer(
+    pack_id: bytes,
+    position: int,
+    spans: Sequence[Span],
+    records: bytes,
+    origins: Sequence[Origin],
+) -> bytes:
     """What stands behind the last chunk of a pack, to be read from the end of the file."""
-    tail = _FOOTER.pack(_FOOT, VERSION, len(spans), len(records) // CHUNK_RECORD, position, pack_id)
-    return _sealed(b"".join(map(_encode_span, spans)) + records + tail)
+    tail = _FOOTER.pack(_FOOT, VERSION, len(spans), len(origins), position, pack_id)
+    tables = (*map(_encode_span, spans), records, *(_ORIGIN.pack(*origin) for origin in origins))
+    return _sealed(b"".join((*tables, tail)))
 
 
-def footer_length(spans: int, records: int) -> int:
-    """Length of the footer of a pack, from the number of spans and the length of its records."""
-    return spans * _SPAN.size + records + _FOOTER.size + _CRC.size
+def seal_of(footer: bytes) -> int:
+    """The checksum at the end of a footer."""
+    (seal,) = _CRC.unpack(footer[-_CRC.size :])
+    return int(seal)
+
+
+def footer_spans(length: int, records: int) -> int | None:
+    """How many spans a footer tells of; None where no footer can be so long.
+
+    Args:
+        length: Bytes of the footer.
+        records: Bytes of the records of the pack's chunks.
+    """
+    others = records + records // CHUNK_RECORD * _ORIGIN.size + _FOOTER.size + _CRC.size
+    spans, rest = divmod(length - others, _SPAN.size)
+    return spans if 0 <= spans <= MOST_SPANS and rest == 0 else None
+
+
+def check_footer(footer: bytes, pack: Pack) -> None:
+    """Compare a footer with what the index knows of it.
+
+    Raises:
+        FormatError: It is damaged, or that of another pack.
+    """
+    _check_seal(footer, "its footer")
+    spans = footer_spans(len(footer), len(pack.records)) or 0
+    begin, count = spans * _SPAN.size, len(pack.records) // CHUNK_RECORD
+    tail = _FOOTER.pack(_FOOT, VERSION, spans, count, pack.length - len(footer), pack.id)
+    same = seal_of(footer) == pack.footer_crc and footer[-len(tail) - _CRC.size :].startswith(tail)
+    if not same or not footer[begin:].startswith(pack.records):
+        raise FormatError("its footer is not that of the pack in the index")
 
 
 def _encode_span(span: Span) -> bytes:
@@ -165,16 +248,19 @@ def _encode_span(span: Span) -> bytes:
 
 def encode_index(index: Index) -> bytes:
     """The file of that name."""
+    counts = len(index.spans), len(index.packs), len(index.places)
     return _sealed(
-        _INDEX_HEADER.pack(_INDEX, VERSION, PAGE, len(index.spans), len(index.packs))
+        _INDEX_HEADER.pack(_INDEX, VERSION, PAGE, *counts)
         + b"".join(map(_encode_span, index.spans))
         + b"".join(map(_encode_pack, index.packs))
         + b"".join(pack.records for pack in index.packs)
+        + b"".join(_PLACE.pack(*place) for place in index.places)
     )
 
 
 def _encode_pack(pack: Pack) -> bytes:
-    return _PACK_ENTRY.pack(pack.id, pack.length, len(pack.records) // CHUNK_RECORD)
+    count = len(pack.records) // CHUNK_RECORD
+    return _PACK_ENTRY.pack(pack.id, pack.length, count, pack.footer_crc)
 
 
 class _Cursor:
@@ -208,16 +294,18 @@ def decode_index(data: bytes) -> Index:
         raise FormatError("it does not begin as an index")
     _check_seal(data, "it")
     cursor = _Cursor(data[: -_CRC.size])
-    _magic, version, page, spans, packs = _INDEX_HEADER.unpack(cursor.take(_INDEX_HEADER.size))
+    header = _INDEX_HEADER.unpack(cursor.take(_INDEX_HEADER.size))
+    _magic, version, page, spans, packs, places = header
     if version > VERSION:
         raise NewerError(f"it is of version {version}")
     if version != VERSION or page != PAGE:
         raise FormatError("its header is not one that was ever written")
     found = tuple(_decode_spans(cursor.take(spans * _SPAN.size)))
-    entries = list(_PACK_ENTRY.iter_unpack(cursor.take(packs * _PACK_ENTRY.size)))
-    tables = [bytes(cursor.take(chunks * CHUNK_RECORD)) for _, _, chunks in entries]
+    entries = cursor.take(packs * _PACK_ENTRY.size)
+    decoded = tuple(_decode_packs(entries, cursor))
+    table = cursor.take(places * _PLACE.size)
     cursor.finish()
-    return Index(found, tuple(_packs(entries, tables)))
+    return Index(found, decoded, tuple(map(Place._make, _PLACE.iter_unpack(table))))
 
 
 def _decode_spans(data: memoryview) -> Iterable[Span]:
@@ -227,6 +315,6 @@ def _decode_spans(data: memoryview) -> Iterable[Span]:
         yield Span(pid, start, length, _KIND_OF[kind], priority)
 
 
-def _packs(entries: Sequence[tuple[bytes, int, int]], tables: Sequence[bytes]) -> Iterable[Pack]:
-    for (pack_id, length, _count), records in zip(entries, tables, strict=True):
-        yield Pack(pack_id, length, records)
+def _decode_packs(entries: memoryview, cursor: _Cursor) -> Iterator[Pack]:
+    for pack_id, length, chunks, footer_crc in _PACK_ENTRY.iter_unpack(entries):
+        yield Pack(pack_id, length, footer_crc, bytes(cursor.take(chunks * CHUNK_RECORD)))

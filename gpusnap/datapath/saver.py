@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -14,11 +14,14 @@ from gpusnap.datapath.buffers import Buffers, default_budget
 from gpusnap.datapath.codecs import Compression, Encoder
 from gpusnap.datapath.crew import Crew
 from gpusnap.datapath.files import create, make_folder, storage, sync_folder, write_all
+from gpusnap.datapath.identities import Identities, Parent, Stored
+from gpusnap.datapath.joining import join
 from gpusnap.datapath.pace import Pace
 from gpusnap.datapath.pack import PackWriter
 from gpusnap.datapath.records import Index, Pack
-from gpusnap.datapath.source import Windows
+from gpusnap.datapath.source import Data, Windows
 from gpusnap.datapath.spans import Span, span_fault
+from gpusnap.datapath.store import Store
 from gpusnap.datapath.tally import summarize
 from gpusnap.datapath.worker import Worker
 from gpusnap.errors import UsageError
@@ -34,11 +37,14 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
         workers: Threads; None for one a CPU.
         budget: Bytes of buffers; None for a quarter of the memory that is available then. A
             codec needs some megabytes a worker more, for the chunk at hand.
+        incremental: Whether chunks get identities, so that what is there twice, or in a parent,
+            is stored once.
     """
 
     compression: Compression = Compression.AUTO
     workers: int | None = None
     budget: int | None = None
+    incremental: bool = False
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""
@@ -53,29 +59,46 @@ class Saver:
 
     Whatever fails, the threads have ended when the error arrives; the folder is then worth
     nothing. An error of one method is raised by the next one again.
+
+    Attributes:
+        packs: All packs of the folder by their numbers, once :meth:`finish` has returned.
     """
 
-    def __init__(self, folder: Path, saving: Saving) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        saving: Saving,
+        parent: Parent | None = None,
+        pids: Callable[[int], int] | None = None,
+    ) -> None:
         """Make the folder.
 
         Args:
             folder: Where packs and index go; it must not exist.
             saving: How.
+            parent: Memory saved earlier, on the same file system, for an incremental saving.
+            pids: Tells by what PID a process goes in the folder; None for the one it has here.
 
         Raises:
             GpusnapError: It cannot be made.
         """
         self._folder = folder
+        self._pids = pids
         with storage("make", folder):
             make_folder(folder)
+        self.packs: tuple[Pack, ...] = ()
         self._compression = saving.compression
+        self._parent = parent if saving.incremental else None
+        known = self._parent.known if self._parent else {}
+        self._identities = Identities(known) if saving.incremental else None
         self._workers = saving.workers or len(os.sched_getaffinity(0))
         self._crew = Crew()
         buffers = Buffers(saving.budget or default_budget(), self._workers)
         self._backlog = Backlog(self._crew, buffers)
         self._windows: Windows | None = None
         self._numbers = itertools.count()
-        self._packs: dict[int, Pack] = {}
+        self._own: dict[int, Pack] = {}
+        self._kept: list[tuple[Data, Stored]] = []
         self._read = 0
         self._pace = Pace()
 
@@ -122,13 +145,32 @@ class Saver:
             raise RuntimeError("copy() comes first")
         backlog, crew = self._backlog, self._crew
         crew.watch(progress, backlog.copied, lambda: backlog.written, lambda: crew.ended)
-        packs = tuple(self._packs[number] for number in sorted(self._packs))
-        self._write_index(Index(self._windows.spans, packs))
-        return summarize(self._read, packs)
+        own = [self._own[number] for number in sorted(self._own)]
+        spans = self._named(self._windows)
+        joined = join(
+            folder=self._folder,
+            spans=spans,
+            packs=own,
+            kept=self._kept,
+            parent=self._parent,
+            progress=lambda done, of: progress(backlog.written + done, backlog.copied + of),
+        )
+        self._write_index(Index(spans, joined.packs, joined.places))
+        self.packs = joined.packs
+        identities = self._identities is not None
+        return summarize(self._read, own, self._kept, joined, identities=identities)
 
     def abort(self) -> None:
         """Stop; may be called at any time, also more than once."""
         self._crew.stop()
+
+    def _named(self, windows: Windows) -> tuple[Span, ...]:
+        """The spans as the folder is to know them."""
+        pids = self._pids
+        if pids is None:
+            return windows.spans
+        renamed = msgspec.structs.replace
+        return tuple(renamed(span, pid=pids(span.pid)) for span in windows.spans)
 
     def _write_index(self, index: Index) -> None:
         path = self._folder / records.INDEX
@@ -143,11 +185,12 @@ class Saver:
 
     def _work(self, windows: Windows) -> None:
         with closing(PackWriter(self._folder, self._numbers)) as writer:
-            encoder = Encoder(self._compression)
-            worker = Worker(windows, self._backlog, writer, encoder, self._pace)
+            store = Store(writer, Encoder(self._compression), self._identities)
+            worker = Worker(windows, self._backlog, store, self._pace)
             worker.run()
-            pack = writer.seal(windows.spans)
+            pack = writer.seal(self._named(windows))
         with self._crew.changed:
             self._read += worker.read
+            self._kept += store.kept
             if pack is not None:
-                self._packs[writer.number] = pack
+                self._own[writer.number] = pack

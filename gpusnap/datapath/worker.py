@@ -10,11 +10,10 @@ import time
 
 from gpusnap.datapath.backlog import Backlog, Filled
 from gpusnap.datapath.buffers import Buffer
-from gpusnap.datapath.codecs import Encoder
 from gpusnap.datapath.pace import Pace
-from gpusnap.datapath.pack import PackWriter
 from gpusnap.datapath.records import Codec
 from gpusnap.datapath.source import Data, Pieces, Windows, copy_piece
+from gpusnap.datapath.store import Store
 
 
 class Worker:
@@ -24,19 +23,11 @@ class Worker:
         read: Bytes that it copied, zeros included.
     """
 
-    def __init__(
-        self,
-        windows: Windows,
-        backlog: Backlog,
-        writer: PackWriter,
-        encoder: Encoder,
-        pace: Pace,
-    ) -> None:
+    def __init__(self, windows: Windows, backlog: Backlog, store: Store, pace: Pace) -> None:
         self._spans = windows.spans
         self._pieces = Pieces(windows)
         self._backlog = backlog
-        self._writer = writer
-        self._encoder = encoder
+        self._store = store
         self._pace = pace
         self.read = 0
 
@@ -76,7 +67,7 @@ class Worker:
         self.read += used
         rate = self._pace.used if buffer.used else self._pace.fresh
         rate.note(time.perf_counter() - begin, used)
-        return Filled(buffer, used, data, self._encoder.choose(view[:used]))
+        return Filled(buffer, used, data, self._store.encoder.choose(view[:used]))
 
     def _write(self, filled: Filled) -> None:
         view = memoryview(filled.buffer.memory)
@@ -84,9 +75,8 @@ class Worker:
         begin = time.perf_counter()
         for data in filled.data:
             self._backlog.check()
-            encoded = self._encoder.encode(codec, view[data.at : data.at + data.length])
-            self._writer.append(data, encoded)
-        self._writer.flush()
+            self._store.put(data, view[data.at : data.at + data.length], codec)
+        self._store.flush()
         if codec is Codec.RAW:
             self._pace.write.note(time.perf_counter() - begin, filled.length)
         self._backlog.wrote(filled)
@@ -94,6 +84,6 @@ class Worker:
     def _codec(self, filled: Filled) -> Codec:
         """What was chosen, unless the target would have to wait for it longer than without."""
         choice = filled.choice
-        free = self._encoder.may_skip and not self._backlog.all_copied
+        free = self._store.encoder.may_skip and not self._backlog.all_copied
         slow = free and not self._pace.pays(choice.ratio, choice.cost)
         return Codec.RAW if slow else choice.codec

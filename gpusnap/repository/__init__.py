@@ -1,6 +1,7 @@
 """Snapshots on disk: naming, making, finding, checking and removing them."""
 
 from gpusnap.folders import default_repository
+from gpusnap.repository.contents import Damaged
 from gpusnap.repository.digest import FileDigest
 from gpusnap.repository.draft import Draft
 from gpusnap.repository.layout import FORMAT_VERSION
@@ -9,32 +10,49 @@ from gpusnap.repository.manifest import (
     Host,
     Manifest,
     PhaseTime,
+    SavedLink,
     SavedOptions,
     new_id,
     timestamp,
 )
 from gpusnap.repository.names import NameTakenError
-from gpusnap.repository.repository import Damaged, Repository
+from gpusnap.repository.parent import newest_parent, open_parent
+from gpusnap.repository.pruning import Pruned, Refused, Removed
+from gpusnap.repository.repository import Repository
 from gpusnap.repository.resolve import locate, planned_path, resolve, resolve_new
+from gpusnap.repository.retention import Age, Group, Grouping, RetentionPolicy, Verdict
 from gpusnap.repository.snapshot import Snapshot, open_snapshot
+from gpusnap.repository.tags import check_tags
 from gpusnap.repository.verify import Verification, require_intact, verify
 
 __all__ = [
     "FORMAT_VERSION",
+    "Age",
     "Damaged",
     "Draft",
     "FileDigest",
+    "Group",
+    "Grouping",
     "Host",
     "Manifest",
     "NameTakenError",
     "PhaseTime",
+    "Pruned",
+    "Refused",
+    "Removed",
     "Repository",
+    "RetentionPolicy",
+    "SavedLink",
     "SavedOptions",
     "Snapshot",
+    "Verdict",
     "Verification",
+    "check_tags",
     "default_repository",
     "locate",
     "new_id",
+    "newest_parent",
+    "open_parent",
     "open_snapshot",
     "planned_path",
     "require_intact",

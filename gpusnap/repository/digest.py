@@ -1,9 +1,9 @@
-"""SHA-256 and CRC-32 of files, each file read once."""
+"""SHA-256 and CRC-32 of files, each file read once, packs not at all."""
 
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import FileIO
 from pathlib import Path, PurePosixPath
@@ -13,7 +13,9 @@ import msgspec
 from msgspec import Meta
 
 from gpusnap import native
+from gpusnap.datapath import Pack, pack_name
 from gpusnap.hookspecs import Progress
+from gpusnap.repository.layout import REGIONS
 from gpusnap.repository.storage import open_regular
 from gpusnap.repository.tree import Entry, processors
 
@@ -30,13 +32,14 @@ class FileDigest(msgspec.Struct, frozen=True, kw_only=True):
         path: Relative, with ``/`` between its parts, none of them ``.`` or ``..``.
         size: Length in bytes.
         crc32: CRC-32 as zlib and Ethernet define it.
-        sha256: SHA-256 in lower-case hexadecimal digits.
+        sha256: SHA-256 in lower-case hexadecimal digits; None for a pack, whose chunks have
+            their sums in the index.
     """
 
     path: str
     size: Annotated[int, Meta(ge=0)]
     crc32: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
-    sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+    sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")] | None
 
     def __post_init__(self) -> None:
         """Refuse a path that could lead out of the snapshot."""
@@ -81,16 +84,26 @@ def _sum_and_read(view: memoryview, crc: int, file: FileIO, buffer: bytearray) -
 def digest_file(path: Path, name: str, advance: Advance) -> FileDigest:
     """Read a file once and take both sums.
 
-    A second thread takes the CRC and reads the next step while this one is busy with SHA-256,
-    which is the slowest of the three.
-
     Raises:
         OSError: It cannot be read, or is no regular file.
     """
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > STEP:
+            return _digest_large(file, name, advance)
+        data = file.readall()
+    advance(len(data))
+    sha = hashlib.sha256(data).hexdigest()
+    return FileDigest(path=name, size=len(data), crc32=native.crc32(data), sha256=sha)
+
+
+def _digest_large(file: FileIO, name: str, advance: Advance) -> FileDigest:
+    """Have a second thread take the CRC and read the next step while SHA-256 is busy.
+
+    That is the slowest of the three.
+    """
     sha, crc, size = hashlib.sha256(), 0, 0
-    with open_regular(path) as file, ThreadPoolExecutor(1) as second:
-        room = min(STEP, os.fstat(file.fileno()).st_size) or 1
-        buffer, other = bytearray(room), bytearray(room)
+    buffer, other = bytearray(STEP), bytearray(STEP)
+    with ThreadPoolExecutor(1) as second:
         length = file.readinto(buffer)
         while length:
             view = memoryview(buffer)[:length]
@@ -110,8 +123,15 @@ def _attempt(root: Path, entry: Entry, advance: Advance) -> FileDigest | OSError
         return error
 
 
+def pack_digests(packs: Iterable[Pack]) -> Iterator[FileDigest]:
+    """What a manifest says of packs: their sums were taken as they were written."""
+    for number, pack in enumerate(packs):
+        path = f"{REGIONS}/{pack_name(number)}"
+        yield FileDigest(path=path, size=pack.length, crc32=pack.crc(), sha256=None)
+
+
 def digest_files(
-    root: Path, entries: Iterable[Entry], progress: Progress
+    root: Path, entries: Iterable[Entry], progress: Progress, *, workers: int | None = None
 ) -> dict[str, FileDigest | OSError]:
     """Take the sums of files in parallel, the largest first.
 
@@ -119,13 +139,14 @@ def digest_files(
         root: The folder the entries were found in.
         entries: Files of it.
         progress: Called by one thread at a time.
+        workers: Threads; None for one a CPU.
 
     Returns:
         For each path its digest, or why it could not be read.
     """
     files = sorted(entries, key=lambda entry: entry.size, reverse=True)
     meter = Meter(sum(entry.size for entry in files), progress)
-    with ThreadPoolExecutor(processors()) as pool:
+    with ThreadPoolExecutor(workers or processors()) as pool:
         sums = {entry.path: pool.submit(_attempt, root, entry, meter.advance) for entry in files}
         try:
             return {path: future.result() for path, future in sums.items()}

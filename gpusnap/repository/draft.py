@@ -10,16 +10,18 @@
 import errno
 import os
 import shutil
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from gpusnap.datapath import Pack
 from gpusnap.errors import GpusnapError
 from gpusnap.hookspecs import Progress
 from gpusnap.repository import layout
-from gpusnap.repository.digest import FileDigest, digest_files
+from gpusnap.repository.digest import FileDigest, digest_files, pack_digests
 from gpusnap.repository.locks import hold_folder, refusing
 from gpusnap.repository.logs import keep_failure_log
 from gpusnap.repository.manifest import Manifest, digest_line, encode
@@ -30,6 +32,7 @@ from gpusnap.repository.storage import (
     free_bytes,
     make_folder,
     printable,
+    reason,
     storage,
     write_new,
 )
@@ -112,6 +115,16 @@ class Draft:
         """How many bytes can still be written."""
         return free_bytes(self.path)
 
+    def link_fault(self, file: Path) -> str | None:
+        """Why a file cannot have a second name in the draft, in words; None where it can."""
+        probe = self.work / "link"
+        try:
+            os.link(file, probe, follow_symlinks=False)
+            probe.unlink()
+        except OSError as error:
+            return reason(error)
+        return None
+
     def keep_log(self, file: Path) -> None:
         """Copy a log into the snapshot, as it is now."""
         logs = self.contents / layout.LOGS
@@ -127,11 +140,12 @@ class Draft:
         """
         return keep_failure_log(self._repository, self.name, self.work)
 
-    def digest(self, progress: Progress) -> tuple[FileDigest, ...]:
+    def digest(self, progress: Progress, packs: Iterable[Pack] = ()) -> tuple[FileDigest, ...]:
         """Take the sums of all files, while the disk writes them out.
 
         Args:
             progress: Called with bytes done and bytes in all, by one thread at a time.
+            packs: Those of the regions by number. Their sums are known: they are not read.
 
         Returns:
             One digest a file, sorted by path.
@@ -141,8 +155,10 @@ class Draft:
         """
         with storage("write out", self.destination), ThreadPoolExecutor(1) as disk:
             sealed = disk.submit(seal, self.contents)
-            entries = [entry for entry in scan(self.contents) if not entry.folder]
-            sums = digest_files(self.contents, entries, progress)
+            known = {digest.path: digest for digest in pack_digests(packs)}
+            files = [entry for entry in scan(self.contents) if not entry.folder]
+            unknown = [entry for entry in files if entry.path not in known]
+            sums = {**digest_files(self.contents, unknown, progress), **known}
             sealed.result()
         return tuple(self._summed(path, sums[path]) for path in sorted(sums))
 

@@ -1,6 +1,8 @@
 """The manifest: what a snapshot is of, how it was made, and the sums of its files."""
 
 import hashlib
+import posixpath
+import re
 import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,12 +17,16 @@ from gpusnap.repository.digest import FileDigest
 from gpusnap.repository.layout import FORMAT_VERSION, MANIFEST
 from gpusnap.repository.names import problem
 from gpusnap.repository.storage import printable
+from gpusnap.repository.tags import tag_problem
 from gpusnap.types import Device, DeviceImage, Engine, Finding, SavedMemory, Target
 
 MANIFEST_LIMIT = 64 << 20
 """Bytes of the longest manifest that is read."""
 PID_LIMIT = 1 << 22
 """The kernel's bound: every PID is below it."""
+
+_LINK_FILE = re.compile(r"gpusnap-link-[0-9]+")
+_LINK_NAME = re.compile(r"link_remap\.[0-9]+")
 
 _Count = Annotated[int, Meta(ge=0)]
 _T = TypeVar("_T")
@@ -55,6 +61,35 @@ class SavedOptions(msgspec.Struct, frozen=True, kw_only=True):
     ghost_limit: _Count | None = None
 
 
+class SavedLink(msgspec.Struct, frozen=True, kw_only=True):
+    """A file in use that had another name alone; see :mod:`gpusnap.links`.
+
+    Attributes:
+        file: Its copy among the images.
+        made: The names that CRIU gave it and looks for.
+        names: The others that it had in the same folder.
+        mode: Its permissions.
+    """
+
+    file: str
+    made: Annotated[tuple[str, ...], Meta(min_length=1)]
+    names: tuple[str, ...] = ()
+    mode: Annotated[int, Meta(ge=0, le=0o7777)]
+    user: _Count
+    group: _Count
+
+    def __post_init__(self) -> None:
+        """Refuse what would lead out of the images, or to files that CRIU does not make."""
+        if not _LINK_FILE.fullmatch(self.file):
+            raise ValueError(f"{self.file!r} is no copy of a linked file")
+        folders = {posixpath.dirname(path) for path in (*self.made, *self.names)}
+        named = all(_LINK_NAME.fullmatch(posixpath.basename(path)) for path in self.made)
+        folder = folders.pop()
+        plain = folder.startswith("/") and posixpath.normpath(folder) == folder
+        if folders or not named or not plain:
+            raise ValueError(f"{self.made[0]!r} is no name that CRIU gives a file")
+
+
 class PhaseTime(msgspec.Struct, frozen=True, kw_only=True):
     """How long one step of the checkpoint took."""
 
@@ -75,9 +110,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         device_regions: Where in the memory images the device memory is.
         memory: What was saved past CRIU, None where all is in CRIU's images.
         devices: All devices of the host in the driver's order.
+        links: Files in use that had another name alone.
         left_running: Whether the target ran on afterwards.
         frozen_us: How long the target had not run when the manifest was written.
         parent: Id of the snapshot this one builds on.
+        tags: Words that the user gave it.
         files: Every file of the snapshot but the manifest and its digest.
         findings: What checks found that did not stop the checkpoint.
     """
@@ -98,10 +135,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     driver_version: str | None = None
     engine: Engine = Engine.DRIVER
     options: SavedOptions = SavedOptions()
+    links: tuple[SavedLink, ...] = ()
     left_running: bool = True
     frozen_us: _Count = 0
     phases: tuple[PhaseTime, ...] = ()
     parent: str | None = None
+    tags: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
 
     def __post_init__(self) -> None:
@@ -113,6 +152,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"{self.created!r} is not in UTC")
         if len({file.path for file in self.files}) < len(self.files):
             raise ValueError("a file is named twice")
+        if words := next(filter(None, map(tag_problem, self.tags)), None):
+            raise ValueError(f"a tag {words}")
         self._check_pids()
 
     def _check_pids(self) -> None:

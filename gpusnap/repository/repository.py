@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Self
@@ -12,8 +12,11 @@ import msgspec
 from gpusnap.errors import BusyError, GpusnapError, NotFoundError, UsageError
 from gpusnap.repository import layout, names
 from gpusnap.repository.config import make_config, read_config
+from gpusnap.repository.contents import Contents, Damaged
 from gpusnap.repository.draft import Draft
-from gpusnap.repository.locks import hold_folder, refusing, removing_lock
+from gpusnap.repository.locks import hold_folder, reading_lock, refusing, removing_lock
+from gpusnap.repository.pruning import Pruned, Refused, Removed, remove_each, to_remove
+from gpusnap.repository.retention import RetentionPolicy, decide
 from gpusnap.repository.snapshot import Snapshot, is_snapshot, open_snapshot
 from gpusnap.repository.storage import absolute, free_bytes, printable, storage
 from gpusnap.repository.tree import delete, retire
@@ -22,33 +25,35 @@ _TRIES = 1000
 """More snapshots of one process in one second than anyone makes."""
 
 
-class Damaged(msgspec.Struct, frozen=True):
-    """A snapshot that cannot be opened.
+@contextmanager
+def _only_holder(snapshot: Snapshot) -> Iterator[None]:
+    """Keep readers off the very snapshot that was opened.
 
-    Attributes:
-        path: Its folder.
-        reason: Why, in a sentence.
+    Raises:
+        BlockingIOError: Someone reads it.
+        NotFoundError: Someone removes it, or another snapshot has its name now.
     """
+    manifest = snapshot.path / layout.MANIFEST
+    gone = NotFoundError(f"Snapshot {printable(snapshot.name)} is gone")
+    with ExitStack() as locked:
+        try:
+            locked.enter_context(removing_lock(manifest))
+        except BlockingIOError:
+            if _is_being_removed(manifest):
+                raise gone from None
+            raise
+        # It may have been removed since it was opened, and its name be in use again.
+        if open_snapshot(snapshot.path).manifest.id != snapshot.manifest.id:
+            raise gone
+        yield
 
-    path: Path
-    reason: str
 
-    @property
-    def name(self) -> str:
-        """Its name in the repository."""
-        return self.path.name
-
-
-class Contents(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in a repository.
-
-    Attributes:
-        snapshots: Those that can be opened, oldest first.
-        damaged: Those that cannot, sorted by name.
-    """
-
-    snapshots: tuple[Snapshot, ...]
-    damaged: tuple[Damaged, ...]
+def _is_being_removed(manifest: Path) -> bool:
+    try:
+        with reading_lock(manifest):
+            return False
+    except BlockingIOError:
+        return True
 
 
 class Repository(msgspec.Struct, frozen=True):
@@ -185,7 +190,7 @@ class Repository(msgspec.Struct, frozen=True):
             The bytes that were freed.
 
         Raises:
-            NotFoundError: It is gone already.
+            NotFoundError: It is gone already, or another has its name now.
             UsageError: It is in another repository.
             BusyError: Someone restores from it.
             GpusnapError: The repository cannot be written to.
@@ -196,8 +201,40 @@ class Repository(msgspec.Struct, frozen=True):
             if not path.parent.samefile(self.path):
                 raise UsageError(f"{printable(path)} is in another repository")
             if isinstance(snapshot, Snapshot):
-                locked.enter_context(removing_lock(path / layout.MANIFEST))
+                locked.enter_context(_only_holder(snapshot))
             return retire(path, self.path)
+
+    def prune(self, policy: RetentionPolicy, *, dry_run: bool = False) -> Pruned:
+        """Remove the snapshots that no rule of a policy keeps, and what crashes left.
+
+        Damaged snapshots stay. What cannot be removed does not keep the rest.
+
+        Args:
+            policy: Which snapshots are kept.
+            dry_run: Only say what would be removed.
+
+        Raises:
+            GpusnapError: The repository cannot be read.
+        """
+        found = self.contents()
+        groups = decide(found.snapshots, policy)
+        doomed = to_remove(groups)
+        if dry_run:
+            removed = tuple(map(Removed, doomed))
+            return Pruned(groups=groups, removed=removed, damaged=found.damaged)
+        removed, refused = remove_each(doomed, self.remove)
+        freed = sum(each.bytes_freed for each in removed)
+        try:
+            freed += self.clean()
+        except GpusnapError as error:
+            refused = (*refused, Refused(self.path, error))
+        return Pruned(
+            groups=groups,
+            removed=removed,
+            refused=refused,
+            damaged=found.damaged,
+            bytes_freed=freed,
+        )
 
     def clean(self) -> int:
         """Delete what crashes left: drafts of dead processes, snapshots half removed.

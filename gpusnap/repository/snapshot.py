@@ -56,6 +56,12 @@ class Snapshot(msgspec.Struct, frozen=True):
         """Bytes of all its files."""
         return self.manifest.size
 
+    @property
+    def stored_size(self) -> int:
+        """Bytes of the files that were written for it: without packs that were its parent's."""
+        memory = self.manifest.memory
+        return self.size - (memory.linked if memory else 0)
+
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Keep others from removing it while it is read; works on a read-only file system.

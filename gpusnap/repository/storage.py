@@ -42,6 +42,8 @@ _CAUSES = {
     errno.ENOTDIR: _Cause("a part of the path is a file", "Name a folder", UsageError),
     errno.ENAMETOOLONG: _Cause("the name is too long", "Choose a shorter name", UsageError),
     errno.ELOOP: _Cause("a symbolic link stands where a file is expected"),
+    errno.EXDEV: _Cause("it is on another file system"),
+    errno.EMLINK: _Cause("it has as many links as its file system allows"),
 }
 
 

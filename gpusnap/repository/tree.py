@@ -33,12 +33,14 @@ class Entry(msgspec.Struct, frozen=True, order=True):
         kind: What it is, in words.
         size: Its length in bytes.
         allocated: The bytes it takes on the disk.
+        links: Names that it has, here and elsewhere.
     """
 
     path: str
     kind: str
     size: int
     allocated: int
+    links: int
 
     @property
     def regular(self) -> bool:
@@ -58,6 +60,7 @@ def _entry(found: os.DirEntry[str], root: Path) -> Entry:
         kind=_KINDS[stat.S_IFMT(status.st_mode)],
         size=status.st_size,
         allocated=status.st_blocks * 512,
+        links=status.st_nlink,
     )
 
 
@@ -130,12 +133,16 @@ def delete(folder: Path) -> int:
     """Delete a folder, which another process may be deleting as well.
 
     Returns:
-        The bytes that were freed.
+        The bytes that were freed: those of files that have no other name.
     """
     freed = 0
     while folder.exists():
         # Two that delete the same files see each other's work as files that are missing.
         with suppress(FileNotFoundError):
-            freed = freed or sum(entry.allocated for entry in scan(folder))
+            freed = freed or sum(_freeable(entry) for entry in scan(folder))
             shutil.rmtree(folder)
     return freed
+
+
+def _freeable(entry: Entry) -> int:
+    return entry.allocated if entry.folder or entry.links == 1 else 0

@@ -8,7 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gpusnap.datapath import Kind, Saver, Saving, Span
+from gpusnap.datapath import Filler, Kind, Parent, Saved, Saver, Saving, Span, check_packs
+from gpusnap.datapath.files import damaged
 from gpusnap.types import SavedMemory
 from tests.datapath import program
 
@@ -19,10 +20,22 @@ def silent(_done: int, _total: int) -> None:
     pass
 
 
-def save(spans: tuple[Span, ...], folder: Path, saving: Saving) -> SavedMemory:
-    saver = Saver(folder, saving)
+def save(
+    spans: tuple[Span, ...], folder: Path, saving: Saving, parent: Path | None = None
+) -> SavedMemory:
+    saver = Saver(folder, saving, None if parent is None else Parent(Saved(parent)))
     saver.copy(spans, silent)
     return saver.finish(silent)
+
+
+def check(folder: Path, workers: int = 2) -> None:
+    """Read all of a folder; the first damage is an error."""
+    Filler(folder)
+    saved = Saved(folder)
+    checked = check_packs(saved, range(len(saved.packs)), workers=workers, progress=silent)
+    assert checked.bytes == sum(path.stat().st_size for path in folder.glob("*.pack"))
+    for damage in checked.damages:
+        raise damaged(saved.path(damage.pack), damage.words)
 
 
 class Process:

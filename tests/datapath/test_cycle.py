@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gpusnap.datapath import Compression, Filler, Kind, Saver, Saving, Span
+from gpusnap.datapath import Compression, Filler, Kind, Saved, Saver, Saving, Span
 from gpusnap.types import SavedMemory
 from tests.datapath.program import KINDS, PAGE
-from tests.datapath.targets import Process, save, silent
+from tests.datapath.targets import Process, check, save, silent
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def test_all_comes_back(
     process.lose()
     assert process.content() != before
     filler = Filler(tmp_path / "regions", workers=workers)
-    filler.check(silent)
+    check(tmp_path / "regions", workers)
     filler.fill(silent, verify=True)
     assert process.content() == before
     assert filler.spans == process.spans()
@@ -80,7 +80,7 @@ def test_codecs_save_room(
 def test_nothing_to_save(tmp_path: Path) -> None:
     assert save((), tmp_path / "regions", Saving()).raw == 0
     filler = Filler(tmp_path / "regions")
-    filler.check(silent)
+    check(tmp_path / "regions")
     filler.fill(silent)
     assert (filler.spans, filler.raw_bytes) == ((), 0)
 
@@ -103,9 +103,9 @@ def test_high_priority_comes_first(tmp_path: Path) -> None:
             for span, priority in zip(process.spans(), (-1, 0, 2, 0), strict=True)
         )
         save(spans, tmp_path / "regions", Saving(workers=1))
-    filler = Filler(tmp_path / "regions")
-    assert filler.spans == spans
-    order = [chunk.span for chunk in filler._tables[0]]
+    saved = Saved(tmp_path / "regions")
+    assert saved.spans == spans
+    order = [place.span for located in saved.located() for place in located.places]
     assert list(dict.fromkeys(order)) == [2, 1, 3, 0]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusnap.datapath import Compression, Filler, Saving
+from gpusnap.datapath import Compression, Filler, Saved, Saving
 from gpusnap.datapath.records import (
     CHUNK_RECORD,
     Chunk,
@@ -21,7 +21,7 @@ from gpusnap.datapath.records import (
 from gpusnap.errors import IncompatibleError, IntegrityError
 from gpusnap.native import crc32
 from tests.datapath.program import PAGE
-from tests.datapath.targets import Process, save, silent
+from tests.datapath.targets import Process, check, save, silent
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +31,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Process("text", "halves", "floats", "striped", "page") as process:
         saving = Saving(compression=Compression.ZSTD, workers=2, budget=1 << 20)
         save(process.spans(), folder, saving)
-    Filler(folder).check(silent)
+    check(folder)
     return folder
-
-
-def check(folder: Path) -> None:
-    Filler(folder).check(silent)
 
 
 def damaged(path: Path, data: bytes) -> IntegrityError:
@@ -118,9 +114,11 @@ def test_any_bytes_as_an_index(data: bytes) -> None:
             _ = decode_index(each)
 
 
-@pytest.mark.parametrize("counts", [(0xFFFFFFFF, 0), (0, 0xFFFFFFFF), (1, 1)])
-def test_counts_are_not_believed(counts: tuple[int, int]) -> None:
-    body = b"GPUSINDX" + b"".join(number.to_bytes(4, "little") for number in (1, PAGE, *counts))
+@pytest.mark.parametrize(
+    "counts", [(0xFFFFFFFF, 0, 0), (0, 0xFFFFFFFF, 0), (0, 0, 0xFFFFFFFF), (1, 1, 1)]
+)
+def test_counts_are_not_believed(counts: tuple[int, ...]) -> None:
+    body = b"GPUSINDX" + b"".join(number.to_bytes(4, "little") for number in (1, PAGE, *counts, 0))
     with pytest.raises(FormatError, match="longer than the file"):
         _ = decode_index(body + crc32(body).to_bytes(4, "little"))
 
@@ -136,12 +134,14 @@ def other(index: Index, data: st.DataObject) -> Index:
     chunks = pack.chunks()
     at = data.draw(st.integers(0, len(chunks) - 1))
     field = data.draw(st.sampled_from(Chunk._fields))
-    value = data.draw(NUMBERS.filter(lambda value: value != getattr(chunks[at], field)))
-    record = chunks[at]._replace(**{field: value}).encode()
+    values = st.binary(min_size=32, max_size=32) if field == "identity" else NUMBERS
+    value = data.draw(values.filter(lambda value: value != getattr(chunks[at], field)))
+    fields = chunks[at]._asdict() | {field: value}
+    record = Chunk(**fields).encode()
     begin = at * CHUNK_RECORD
     records = pack.records[:begin] + record + pack.records[begin + CHUNK_RECORD :]
     packs[number] = msgspec.structs.replace(pack, records=records)
-    return Index(index.spans, tuple(packs))
+    return Index(index.spans, tuple(packs), index.places)
 
 
 @given(data=st.data())
@@ -164,7 +164,7 @@ def test_a_damaged_chunk_is_not_written(process: Process, tmp_path: Path, worker
     save(process.spans(), folder, Saving(compression=Compression.NONE, workers=1))
     process.lose()
     pack = bytearray((folder / "000.pack").read_bytes())
-    position = Filler(folder)._tables[0][1].position
+    position = Saved(folder).tables[0][1].position
     pack[position + 5000] ^= 1
     (folder / "000.pack").write_bytes(pack)
     with pytest.raises(IntegrityError, match=rf"000\.pack is damaged in the chunk at {position}"):

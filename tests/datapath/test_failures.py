@@ -258,9 +258,9 @@ def test_memory_that_is_not_there(tmp_path: Path) -> None:
     with Process("page") as process:
         save(process.spans(), tmp_path / "regions", Saving())
         index = tmp_path / "regions/index"
-        packs = decode_index(index.read_bytes()).packs
+        before = decode_index(index.read_bytes())
         moved = Span(process.pid, 0x1000, program.PAGE, Kind.HOST)
-        index.write_bytes(encode_index(Index((moved,), packs)))
+        index.write_bytes(encode_index(Index((moved,), before.packs, before.places)))
         with pytest.raises(TargetError, match="0x1000"):
             Filler(tmp_path / "regions").fill(silent)
 

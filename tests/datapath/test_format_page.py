@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import lz4.block
+import pytest
+from blake3 import blake3
 
 from gpusnap.datapath import Compression, Saving
 from gpusnap.datapath.records import Codec
@@ -44,19 +46,33 @@ DECODERS: dict[int, Callable[[bytes, int], bytes]] = {
 }
 
 
-def tables(pack: bytes) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-    """Spans and chunks, from the footer."""
+Table = list[tuple[int, ...]]
+
+
+def tables(pack: bytes) -> tuple[Table, list[bytes], Table]:
+    """Spans, records of chunks, and where each chunk was taken from, from the footer."""
     magic, version, spans, chunks, position, identifier = struct.unpack("<8sIIQQ16s", pack[-52:-4])
     assert (magic, version) == (b"GPUSFOOT", 1)
     header = sealed(pack[:4096])
     assert header == struct.pack("<8sII16s", b"GPUSPACK", 1, 0, identifier).ljust(4092, b"\0")
     footer = sealed(pack[position:])
-    middle = 32 * spans
-    assert len(footer) == middle + 40 * chunks + 48
+    first, second = 32 * spans, 32 * spans + 60 * chunks
+    assert len(footer) == second + 12 * chunks + 48
     return (
-        list(struct.iter_unpack("<QQqII", footer[:middle])),
-        list(struct.iter_unpack("<QQIIIIII", footer[middle:-48])),
+        list(struct.iter_unpack("<QQqII", footer[:first])),
+        [footer[at : at + 60] for at in range(first, second, 60)],
+        list(struct.iter_unpack("<QI", footer[second:-48])),
     )
+
+
+def read_chunk(pack: bytes, record: bytes) -> bytes:
+    position, length, stored, codec, crc, stored_crc, identity = struct.unpack("<QIIIII32s", record)
+    extent = pack[position : position + -(-stored // 4096) * 4096]
+    assert zlib.crc32(extent) == stored_crc
+    data = DECODERS[codec](extent[:stored], length)
+    assert zlib.crc32(data) == crc
+    assert identity in {bytes(32), blake3(data).digest()}
+    return data
 
 
 def rebuild(folder: Path) -> dict[int, bytes]:
@@ -64,15 +80,12 @@ def rebuild(folder: Path) -> dict[int, bytes]:
     memory: dict[int, bytearray] = {}
     for path in sorted(folder.glob("*.pack")):
         pack = path.read_bytes()
-        spans, chunks = tables(pack)
+        spans, chunks, origins = tables(pack)
         for start, length, *_ in spans:
             memory.setdefault(start, bytearray(length))
-        for offset, position, span, length, stored, codec, crc, stored_crc in chunks:
-            extent = pack[position : position + -(-stored // 4096) * 4096]
-            assert zlib.crc32(extent) == stored_crc
-            data = DECODERS[codec](extent[:stored], length)
-            assert zlib.crc32(data) == crc
-            memory[spans[span][0]][offset : offset + length] = data
+        for record, (offset, span) in zip(chunks, origins, strict=True):
+            data = read_chunk(pack, record)
+            memory[spans[span][0]][offset : offset + len(data)] = data
     return {start: bytes(data) for start, data in memory.items()}
 
 
@@ -85,21 +98,43 @@ def test_packs_are_enough(tmp_path: Path) -> None:
             assert found == process.content()
 
 
-def test_the_index_holds_the_tables_of_the_packs(tmp_path: Path) -> None:
-    with Process("text", "striped") as process:
-        save(process.spans(), tmp_path / "regions", Saving(workers=2, budget=1))
-    data = sealed((tmp_path / "regions/index").read_bytes())
-    magic, version, unit, spans, packs = struct.unpack("<8sIIII", data[:24])
-    assert (magic, version, unit, spans) == (b"GPUSINDX", 1, 4096, 2)
-    at = 24 + 32 * spans
-    entries = list(struct.iter_unpack("<16sQQ", data[at : at + 32 * packs]))
+def rebuild_by_index(folder: Path) -> dict[int, bytes]:
+    """Memory by address, as the index says."""
+    data = sealed((folder / "index").read_bytes())
+    magic, version, unit, spans, packs, places = struct.unpack("<8sIIIIQ", data[:32])
+    assert (magic, version, unit) == (b"GPUSINDX", 1, 4096)
+    at = 32 + 32 * spans
+    memory = [(row[0], bytearray(row[1])) for row in struct.iter_unpack("<QQqII", data[32:at])]
+    entries = list(struct.iter_unpack("<16sQII", data[at : at + 32 * packs]))
     at += 32 * packs
-    for number, (identifier, length, chunks) in enumerate(entries):
-        pack = (tmp_path / f"regions/{number:03d}.pack").read_bytes()
+    found: list[tuple[bytes, list[bytes]]] = []
+    for number, (identifier, length, chunks, checksum) in enumerate(entries):
+        pack = (folder / f"{number:03d}.pack").read_bytes()
         assert (pack[16:32], len(pack)) == (identifier, length)
-        assert tables(pack)[1] == list(struct.iter_unpack("<QQIIIIII", data[at : at + 40 * chunks]))
-        at += 40 * chunks
-    assert at == len(data)
+        assert pack[-4:] == checksum.to_bytes(4, "little")
+        records = [data[begin : begin + 60] for begin in range(at, at + 60 * chunks, 60)]
+        assert records == tables(pack)[1]
+        found.append((pack, records))
+        at += 60 * chunks
+    rows = list(struct.iter_unpack("<QIII", data[at:]))
+    assert len(rows) == places
+    for offset, span, pack_number, chunk in rows:
+        pack, records = found[pack_number]
+        content = read_chunk(pack, records[chunk])
+        memory[span][1][offset : offset + len(content)] = content
+    return {start: bytes(content) for start, content in memory}
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+def test_the_index_says_where_all_memory_is(tmp_path: Path, incremental: bool) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    saving = Saving(workers=2, budget=1, incremental=incremental)
+    with Process("text", "striped", "small", "small") as process:
+        save(process.spans(), first, saving)
+        save(process.spans(), second, saving, first)
+        for folder in (first, second):
+            memory = rebuild_by_index(folder)
+            assert [memory[start] for start, _length in process.places] == process.content()
 
 
 def test_every_codec_is_explained() -> None:

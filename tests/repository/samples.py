@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from gpusnap.datapath import Compression, Saver, Saving
 from gpusnap.repository import (
     Draft,
     FileDigest,
@@ -15,9 +16,11 @@ from gpusnap.repository import (
     Repository,
     Snapshot,
     new_id,
+    open_parent,
     timestamp,
 )
 from gpusnap.types import Process, ProcessId, Target
+from tests.datapath.memory import Memory
 
 NOBODY = 65534
 FILES = {
@@ -71,6 +74,30 @@ def take(
     with repository.prepare(name) as draft:
         fill(draft, files)
         return draft.publish(manifest(name, draft.digest(silent), created))
+
+
+SAVING = Saving(compression=Compression.NONE, workers=1, incremental=True)
+
+
+def take_memory(
+    repository: Repository,
+    name: str,
+    memory: Memory,
+    parent: Snapshot | None = None,
+    saving: Saving = SAVING,
+) -> Snapshot:
+    """Make a snapshot with memory that went past CRIU, as a checkpoint does."""
+    with repository.prepare(name) as draft:
+        fill(draft, {"criu/core-7.img": b"registers"})
+        saver = Saver(draft.regions, saving, open_parent(parent, draft) if parent else None)
+        saver.copy((memory.span,), silent)
+        saved = msgspec.structs.replace(
+            manifest(name),
+            memory=saver.finish(silent),
+            parent=parent.manifest.id if parent else None,
+            files=draft.digest(silent, saver.packs),
+        )
+        return draft.publish(saved)
 
 
 def alter(snapshot: Snapshot, **changes: object) -> None:

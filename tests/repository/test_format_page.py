@@ -21,11 +21,23 @@ from gpusnap.repository import (
 )
 from gpusnap.repository.config import Config
 from gpusnap.repository.layout import MANIFEST_DIGEST, RESERVED_NAMES
-from gpusnap.types import Device, DeviceImage, DeviceUse, Finding, Process, ProcessId, Region
-from tests.repository.samples import manifest, silent, take
+from gpusnap.types import (
+    CodecUse,
+    Device,
+    DeviceImage,
+    DeviceUse,
+    Finding,
+    Process,
+    ProcessId,
+    Region,
+    SavedMemory,
+)
+from tests.datapath.memory import MIB, Memory
+from tests.repository.samples import manifest, silent, take, take_memory
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/snapshot-format.md").read_text()
 STRUCTS = (
+    CodecUse,
     Config,
     Device,
     DeviceImage,
@@ -38,6 +50,7 @@ STRUCTS = (
     Process,
     ProcessId,
     Region,
+    SavedMemory,
     SavedOptions,
 )
 
@@ -76,6 +89,17 @@ def test_checking_by_hand(repository: Repository) -> None:
     ]
     (snapshot.path / "criu/core-7.img").write_bytes(b"Registers")
     assert check_by_hand(snapshot).returncode != 0
+
+
+def test_checking_packs_by_hand(repository: Repository) -> None:
+    snapshot = take_memory(repository, "a", Memory(bytes(range(256)) * (MIB // 256)))
+    assert check_by_hand(snapshot).returncode == 0
+    with (snapshot.regions / "000.pack").open("r+b") as file:
+        file.seek(5000)
+        file.write(b"damage")
+    done = check_by_hand(snapshot)
+    assert done.returncode != 0
+    assert "regions/000.pack: FAILED" in done.stderr
 
 
 def test_the_digest_file(repository: Repository) -> None:

@@ -1,0 +1,209 @@
+"""Compares the chunks of two saved memories that hold the same addresses, with several threads."""
+
+import threading
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import pairwise
+from operator import attrgetter
+from typing import NamedTuple
+
+from gpusnap.datapath.codecs import decode
+from gpusnap.datapath.crew import Crew
+from gpusnap.datapath.files import damage, damaged, opened, read_exactly
+from gpusnap.datapath.records import NO_IDENTITY, Chunk, FormatError
+from gpusnap.datapath.saved import Located, Saved
+from gpusnap.datapath.spans import PAGE
+from gpusnap.hookspecs import Progress
+from gpusnap.native import crc32
+
+_WINDOW = 8 << 20
+"""Bytes of address space that a thread compares in one go."""
+
+_START = attrgetter("start")
+
+
+class Range(NamedTuple):
+    """Some memory of a process."""
+
+    pid: int
+    start: int
+    end: int
+
+
+class _Piece(NamedTuple):
+    """A chunk at the addresses where its memory was."""
+
+    start: int
+    end: int
+    located: Located
+
+
+class _Pieces:
+    """What is stored of a memory, by process and address."""
+
+    def __init__(self, saved: Saved) -> None:
+        self._pieces: defaultdict[int, list[_Piece]] = defaultdict(list)
+        for located in saved.located():
+            for place in located.places:
+                span = saved.spans[place.span]
+                start = span.start + place.offset
+                piece = _Piece(start, start + located.chunk.length, located)
+                self._pieces[span.pid].append(piece)
+        for pieces in self._pieces.values():
+            pieces.sort(key=_START)
+
+    def within(self, where: Range) -> Sequence[_Piece]:
+        """By rising addresses; the first and the last may reach out."""
+        found = self._pieces.get(where.pid, [])
+        first = bisect_right(found, where.start, key=_START)
+        if first > 0 and found[first - 1].end > where.start:
+            first -= 1
+        return found[first : bisect_right(found, where.end - 1, key=_START)]
+
+
+class _Reader:
+    """Decodes chunks for one thread, and keeps the last one."""
+
+    def __init__(self, saved: Saved, stack: ExitStack) -> None:
+        self._saved = saved
+        self._stack = stack
+        self._files: dict[int, int] = {}
+        self._last: tuple[Located, bytes] | None = None
+
+    def read(self, piece: _Piece, start: int, end: int) -> bytes:
+        """The memory between two addresses."""
+        if self._last is None or self._last[0] is not piece.located:
+            self._last = piece.located, self._decode(piece.located)
+        return self._last[1][start - piece.start : end - piece.start]
+
+    def _decode(self, located: Located) -> bytes:
+        path, chunk = self._saved.path(located.pack), located.chunk
+        if located.pack not in self._files:
+            self._files[located.pack] = self._stack.enter_context(opened(path))
+        stored = memoryview(bytearray(chunk.stored))
+        with damage(path):
+            read_exactly(self._files[located.pack], stored, chunk.position)
+        try:
+            return _content(chunk, stored)
+        except FormatError as error:
+            words = f"is damaged in {self._saved.describe(located)}: {error}"
+            raise damaged(path, words) from error
+
+
+def _content(chunk: Chunk, stored: memoryview) -> bytes:
+    data = decode(chunk.codec, stored, chunk.length)
+    if crc32(data) != chunk.crc:
+        raise FormatError("it does not match its checksum")
+    return bytes(data)
+
+
+class _Comparing:
+    """What the threads share."""
+
+    def __init__(self, a: Saved, b: Saved, ranges: Sequence[Range]) -> None:
+        self.crew = Crew()
+        self.changed: defaultdict[Range, int] = defaultdict(int)
+        self.done = 0
+        self._saved = a, b
+        self._pieces = _Pieces(a), _Pieces(b)
+        windows = [(where, window) for where in ranges for window in self._windows(where)]
+        self.total = sum(window.end - window.start for _, window in windows)
+        self._left = iter(windows)
+        self._lock = threading.Lock()
+
+    def _windows(self, where: Range) -> Iterator[Range]:
+        """The parts of a range of which anything is stored: elsewhere both hold zeros."""
+        numbers = {
+            number
+            for pieces in self._pieces
+            for piece in pieces.within(where)
+            for number in range(piece.start // _WINDOW, (piece.end - 1) // _WINDOW + 1)
+        }
+        for number in sorted(numbers):
+            start = max(where.start, number * _WINDOW)
+            end = min(where.end, (number + 1) * _WINDOW)
+            if start < end:
+                yield Range(where.pid, start, end)
+
+    def work(self, _number: int) -> None:
+        """Compare one window after another."""
+        with ExitStack() as stack:
+            readers = [_Reader(saved, stack) for saved in self._saved]
+            while (task := self._take()) is not None:
+                where, window = task
+                changed = self._compare(window, readers)
+                with self._lock:
+                    self.changed[where] += changed
+                    self.done += window.end - window.start
+
+    def _take(self) -> tuple[Range, Range] | None:
+        with self._lock:
+            return next(self._left, None)
+
+    def _compare(self, window: Range, readers: Sequence[_Reader]) -> int:
+        a, b = (pieces.within(window) for pieces in self._pieces)
+        edges = {window.start, window.end}
+        for piece in (*a, *b):
+            edges |= {max(piece.start, window.start), min(piece.end, window.end)}
+        changed = 0
+        for start, end in pairwise(sorted(edges)):
+            self.crew.check()
+            one, other = _covering(a, start), _covering(b, start)
+            if one is not None and other is not None:
+                if not _known_same(one, other):
+                    first, second = readers
+                    pages = first.read(one, start, end), second.read(other, start, end)
+                    changed += _changed_pages(*pages)
+            elif one is not other:
+                # No page of a chunk is zero, and what is in no chunk is.
+                changed += end - start
+        return changed
+
+
+def _covering(pieces: Sequence[_Piece], address: int) -> _Piece | None:
+    number = bisect_right(pieces, address, key=_START) - 1
+    return pieces[number] if number >= 0 and pieces[number].end > address else None
+
+
+def _known_same(a: _Piece, b: _Piece) -> bool:
+    """Whether two pieces are the same, as far as can be told without reading them."""
+    one, other = a.located.chunk, b.located.chunk
+    if (a.start, one.length, one.crc) != (b.start, other.length, other.crc):
+        return False
+    return NO_IDENTITY in {one.identity, other.identity} or one.identity == other.identity
+
+
+def _changed_pages(a: bytes, b: bytes) -> int:
+    if a == b:
+        return 0
+    # Compares in place: of two slices both would be copied.
+    pages = range(0, len(a), PAGE)
+    return PAGE * sum(not a.startswith(b[at : at + PAGE], at) for at in pages)
+
+
+def changed_bytes(
+    a: Saved, b: Saved, ranges: Sequence[Range], *, workers: int, progress: Progress
+) -> Mapping[Range, int]:
+    """Count the bytes in pages that differ.
+
+    Chunks whose addresses, lengths and checksums agree count as the same unread, unless both
+    have an identity and these differ.
+
+    Args:
+        a: A saved memory.
+        b: Another one.
+        ranges: Memory that both have, without overlap.
+        workers: Threads; each holds one chunk of both.
+        progress: Called with bytes compared and bytes in all.
+
+    Raises:
+        IntegrityError: A pack is damaged; names it and the chunk.
+        PrivilegeError: It may not be read.
+    """
+    comparing = _Comparing(a, b, ranges)
+    crew = comparing.crew
+    crew.start(workers, comparing.work)
+    crew.watch(progress, comparing.total, lambda: comparing.done, lambda: crew.ended)
+    return comparing.changed
