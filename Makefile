@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 READY := .venv/.ready
 BUILD_INPUTS := pyproject.toml $(shell find cffi_build -type f -not -path '*/__pycache__/*')
 
-.PHONY: help demo test lint native criu clean
+.PHONY: help demo test lint faults native criu clean
 .DELETE_ON_ERROR:
 
 help: ## Show this
@@ -24,6 +24,10 @@ lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+faults: criu ## Kill at every point (about 10 min), or RANDOM=N times at random [SEED=, VICTIM=]
+	$(BIN)/python -m tests.faults $(if $(RANDOM),--random $(RANDOM)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(VICTIM),--victim $(VICTIM))
 
 native: $(READY) ## Build the C code and the cffi modules again after a change in cffi_build
 	$(PIP) install --no-build-isolation --no-deps -e .

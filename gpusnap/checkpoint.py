@@ -14,8 +14,6 @@ from gpusnap.arguments import check_codes, check_pid, check_timeout
 from gpusnap.checks import (
     check_space,
     downgrade,
-    estimate_bytes,
-    needs_shell_job,
 )
 from gpusnap.criu import (
     GUARD_NAME,
@@ -26,7 +24,7 @@ from gpusnap.criu import (
     inventory_plugins,
     seal,
 )
-from gpusnap.datapath import Compression, Saver, Span
+from gpusnap.datapath import Compression, Pack, Saver, Span
 from gpusnap.errors import (
     CriuError,
     DeviceError,
@@ -38,7 +36,11 @@ from gpusnap.errors import (
 from gpusnap.events import CriuNotified, Found, Phase
 from gpusnap.host import read_host
 from gpusnap.journal import Entry, Journal, Task
+from gpusnap.lineage import Inheritance, inheritance
+from gpusnap.links import save_links
+from gpusnap.nested import as_inside, entrance, outside_map
 from gpusnap.phases import Phases
+from gpusnap.pids import SAME
 from gpusnap.plan import (
     DEFAULT_LOCK_TIMEOUT_US,
     DEFAULT_TIMEOUT_US,
@@ -55,13 +57,16 @@ from gpusnap.repository import (
     Draft,
     FileDigest,
     Manifest,
-    SavedOptions,
+    SavedLink,
     Snapshot,
+    check_tags,
     new_id,
     resolve_new,
     timestamp,
 )
+from gpusnap.scrub import Leftover, drop_leftovers, find_leftovers
 from gpusnap.target import find_target, myself
+from gpusnap.thp import huge_pages
 from gpusnap.types import (
     DeviceImage,
     DeviceState,
@@ -81,14 +86,18 @@ def create_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
     repository: str | Path | None = None,
     leave_running: bool = True,
     backend: str | None = None,
-    engine: str = Engine.DRIVER.value,
+    engine: str | None = None,
     timeout_us: int = DEFAULT_TIMEOUT_US,
     lock_timeout_us: int = DEFAULT_LOCK_TIMEOUT_US,
     tcp_established: bool = False,
     compress: str = Compression.AUTO.value,
     parallel_workers: int | None = None,
     memory_budget: int | None = None,
+    incremental: bool = False,
+    parent: str | Path | None = None,
+    thp: bool = False,
     force: Collection[str] = (),
+    tags: Collection[str] = (),
     plugins: Plugins | None = None,
 ) -> Snapshot:
     """Save a running process tree, CPU and device state together.
@@ -100,7 +109,7 @@ def create_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
         leave_running: Whether the target runs on afterwards; False ends it once the snapshot
             is complete.
         backend: Backend to use; None asks all.
-        engine: ``driver`` or ``criu-plugin``.
+        engine: ``driver`` or ``criu-plugin``; None for ``driver`` where the backend offers it.
         timeout_us: How long CRIU may take, in microseconds.
         lock_timeout_us: How long device work under way is waited for, in microseconds.
         tcp_established: Save established TCP connections.
@@ -108,7 +117,14 @@ def create_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
         parallel_workers: Threads that save memory; None for one a CPU.
         memory_budget: Bytes of host memory for what is not yet written; None for a share of
             what is free.
+        incremental: Store only memory that the parent does not have, and once what is there
+            twice.
+        parent: Path, name or unique prefix of the snapshot to build on, which makes the new one
+            incremental; None takes the newest of the same program in the same repository.
+        thp: Have the kernel use huge pages, on the whole machine, while device memory is moved
+            into host memory; put back afterwards.
         force: Codes of error findings to override.
+        tags: Words to list and to keep the snapshot by, without commas and spaces.
         plugins: The plugins to use; the installed ones by default.
 
     Returns:
@@ -120,12 +136,20 @@ def create_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
     options = CheckpointOptions(
         leave_running=leave_running,
         backend=backend,
-        engine=_engine(engine),
+        engine=None if engine is None else _engine(engine),
         timeout_us=check_timeout("timeout_us", timeout_us),
         lock_timeout_us=check_timeout("lock_timeout_us", lock_timeout_us),
         tcp_established=tcp_established,
-        saving=choose_saving(compress, workers=parallel_workers, budget=memory_budget),
+        saving=choose_saving(
+            compress,
+            workers=parallel_workers,
+            budget=memory_budget,
+            incremental=incremental or parent is not None,
+        ),
+        parent=parent,
+        thp=thp,
         force=check_codes(force),
+        tags=check_tags(tags),
     )
     return run_checkpoint(
         check_pid(pid), output_path, repository=repository, options=options, plugins=plugins
@@ -156,20 +180,31 @@ def run_checkpoint(
         refuse(prepared.findings)
         prepared.require_backend()
     with resolve_new(output_path, repository, process_name=prepared.target.root.name) as draft:
-        needed = estimate_bytes(prepared.target, prepared.claimed)
+        needed = prepared.estimate_bytes()
         space = tuple(check_space(needed, draft.free_bytes(), str(draft.destination.parent)))
         refuse(downgrade(space, options.force))
-        for finding in (*prepared.findings, *downgrade(space, options.force)):
-            if finding.severity is Severity.WARNING:
-                plugins.emit(Found(finding=finding))
-        return _Checkpoint(prepared, draft, phases, plugins).run()
+        search = options.search(draft.destination.parent, repository)
+        with inheritance(prepared.target, search, draft) as inherited:
+            findings = (*prepared.findings, *downgrade(space, options.force), inherited.finding)
+            for finding in filter(None, findings):
+                if finding.severity is Severity.WARNING:
+                    plugins.emit(Found(finding=finding))
+            return _Checkpoint(prepared, draft, inherited, phases, plugins).run()
 
 
 class _Checkpoint:
     """One run of the state machine, from the first side effect on."""
 
-    def __init__(self, prepared: Prepared, draft: Draft, phases: Phases, plugins: Plugins) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        draft: Draft,
+        inherited: Inheritance,
+        phases: Phases,
+        plugins: Plugins,
+    ) -> None:
         self._prepared = prepared
+        self._inherited = inherited
         self._criu = prepared.criu or find_criu()
         self._options = prepared.options
         self._draft = draft
@@ -179,11 +214,14 @@ class _Checkpoint:
         self._pids = prepared.claimed.pids
         self._image: DeviceImage | None = None
         self._snapshot: Snapshot | None = None
+        self._links: tuple[SavedLink, ...] = ()
         self._dumping = contextlib.ExitStack()
         self._criu_options = prepared.criu_options()
         self._spans: tuple[Span, ...] = ()
         self._saver: Saver | None = None
         self._memory: SavedMemory | None = None
+        self._packs: tuple[Pack, ...] = ()
+        self._outside = SAME
         self._journal = self._begin_journal()
 
     def _begin_journal(self) -> Journal:
@@ -216,14 +254,30 @@ class _Checkpoint:
         return snapshot
 
     def _freeze_devices(self) -> None:
-        if self._prepared.driven is None:
-            return
-        with self._phases.step(Phase.LOCK):
-            self._phases.freeze(self._target.pids)
-            self._prepared.driven.lock(self._pids, self._options.lock_timeout_us)
-        with self._phases.step(Phase.CHECKPOINT) as progress:
-            self._image = self._prepared.driven.checkpoint(self._pids, progress)
-            self._confirm_checkpointed(self._prepared.driven)
+        driven = self._prepared.driven
+        if driven is not None:
+            with self._phases.step(Phase.LOCK):
+                self._phases.freeze(self._target.pids)
+                driven.lock(self._pids, self._options.lock_timeout_us)
+        # What is inherited can be told only while the device state is in place.
+        leftovers = self._find_leftovers()
+        if driven is not None:
+            with self._phases.step(Phase.CHECKPOINT) as progress, self._huge_pages(Engine.DRIVER):
+                self._image = driven.checkpoint(self._pids, progress)
+                self._confirm_checkpointed(driven)
+        if leftovers:
+            with self._phases.step(Phase.SCRUB):
+                drop_leftovers(leftovers)
+
+    def _huge_pages(self, engine: Engine) -> contextlib.AbstractContextManager[None]:
+        """On request, while that engine has the driver fill host memory."""
+        moving = self._prepared.backend is not None and self._prepared.engine is engine
+        return huge_pages(self._emit, wanted=self._options.thp and moving)
+
+    def _find_leftovers(self) -> tuple[Leftover, ...]:
+        """What forked children inherited of the device."""
+        claim = self._prepared.claimed.claim
+        return find_leftovers(find_target(self._target.root.pid), claim) if claim else ()
 
     def _confirm_checkpointed(self, backend: Backend) -> None:
         """Fail closed: CRIU would dump a process whose device memory is elsewhere, without it."""
@@ -240,7 +294,9 @@ class _Checkpoint:
             self._dump()
             return
         device = device_spans(self._image)
-        self._spans = (*device, *host_spans(self._target, device))
+        # The tree is read again: it may have forked since preflight.
+        tree = find_target(self._target.root.pid)
+        self._spans = (*device, *host_spans(tree, device))
         try:
             self._dump()
         except RegionsMovedError:
@@ -252,14 +308,20 @@ class _Checkpoint:
     def _dump(self) -> None:
         options = self._criu_options
         if self._spans:
-            hidden = [Range(span.pid, span.start, span.length) for span in self._spans]
+            inside = outside_map(self._target.root.pid).inverse.translate
+            hidden = [Range(inside(span.pid), span.start, span.length) for span in self._spans]
             options = guarded(options, self._draft.work, hidden)
         request = self._prepared.request(self._draft.images, self._draft.work, options)
-        with Session(self._criu, self._journal.criu_started) as session, self._dumping:
+        with (
+            entrance(self._target.root.pid) as way_in,
+            Session(self._criu, self._journal.criu_started, way_in) as session,
+            self._dumping,
+        ):
             self._dumping.enter_context(self._phases.step(Phase.DUMP))
             if self._prepared.driven is None:
                 self._phases.freeze(self._target.pids)
-            session.dump(request, self._notified)
+            with self._huge_pages(Engine.CRIU_PLUGIN):
+                session.dump(request, self._notified)
         self._journal.update(criu=None)
 
     def _notified(self, script: str, _pid: int | None) -> bool:
@@ -268,7 +330,10 @@ class _Checkpoint:
             self._dumping.close()
             # Only now do all processes stand still: some may have been forked since preflight.
             self._target = find_target(self._target.root.pid)
+            self._outside = outside_map(self._target.root.pid)
             self._check_images()
+            if self._prepared.needs.options.link_remap:
+                self._links = save_links(self._target, self._draft.images)
             self._copy_memory()
             if not self._options.leave_running:
                 self._publish()
@@ -279,7 +344,7 @@ class _Checkpoint:
         wanted = self._criu_options.inventory_plugin
         if wanted is not None and wanted not in present:
             msg = f"CRIU's plugin {wanted} took no part in the dump, which lacks the device memory"
-            raise CriuError(msg, cure="Use --engine driver")
+            raise CriuError(msg, cure="See CRIU's log")
         if self._spans and GUARD_NAME not in present:
             raise CriuError("The guard plugin took no part in the dump", cure="Use --no-regions")
         for pattern in self._criu_options.expected_images:
@@ -292,11 +357,13 @@ class _Checkpoint:
 
     def _copy_memory(self) -> None:
         """Take the hidden memory out of the frozen target; it need not wait for the disk."""
-        spans = settle(self._spans)
+        spans = settle(self._spans, self._target)
         if not spans:
             return
         seal(self._draft.images)
-        self._saver = Saver(self._draft.regions, self._options.saving)
+        parent = self._inherited.memory
+        inside = self._outside.inverse.translate
+        self._saver = Saver(self._draft.regions, self._options.saving, parent, inside)
         with self._phases.step(Phase.COPY, sum(span.length for span in spans)) as progress:
             self._saver.copy(spans, progress)
 
@@ -305,6 +372,7 @@ class _Checkpoint:
             return
         with self._phases.step(Phase.WRITE) as progress:
             self._memory = self._saver.finish(progress)
+        self._packs = self._saver.packs
         self._saver = None
 
     def _let_go(self) -> None:
@@ -334,14 +402,14 @@ class _Checkpoint:
         self._write_memory()
         self._draft.keep_log(self._draft.work / "dump.log")
         with self._phases.step(Phase.DIGEST) as progress:
-            files = self._draft.digest(progress)
+            files = self._draft.digest(progress, self._packs)
         with self._phases.step(Phase.PUBLISH):
             self._snapshot = self._draft.publish(self._manifest(files))
         return self._snapshot
 
     def _manifest(self, files: tuple[FileDigest, ...]) -> Manifest:
         backend = self._prepared.backend
-        return Manifest(
+        manifest = Manifest(
             id=new_id(),
             name=self._draft.name,
             created=timestamp(),
@@ -354,23 +422,22 @@ class _Checkpoint:
             devices=backend.devices() if backend else (),
             driver_version=backend.probe().driver_version if backend else None,
             host=read_host(self._criu),
-            engine=self._options.engine,
-            options=self._saved_options(),
+            engine=self._prepared.engine,
+            options=self._prepared.needs.options,
+            links=self._links,
             left_running=self._options.leave_running,
             frozen_us=self._phases.frozen_so_far(),
             phases=self._phases.times,
+            parent=self._parent_id(),
+            tags=self._options.tags,
             files=files,
             findings=self._prepared.findings,
         )
+        return as_inside(manifest, self._outside)
 
-    def _saved_options(self) -> SavedOptions:
-        return SavedOptions(
-            shell_job=needs_shell_job(self._target),
-            tcp_established=self._options.tcp_established,
-            file_locks=self._options.file_locks,
-            ext_unix_sockets=self._options.external_unix_sockets,
-            link_remap=self._options.link_remap,
-        )
+    def _parent_id(self) -> str | None:
+        parent = self._inherited.parent
+        return parent.manifest.id if parent is not None and self._memory is not None else None
 
     def _roll_back(self, error: BaseException) -> None:
         """Make the target run again; what cannot be put right stays in the journal."""

@@ -7,14 +7,16 @@ from pathlib import Path
 import msgspec
 
 from gpusnap.arguments import check_pid
-from gpusnap.criu import Search, search_criu
+from gpusnap.criu import Criu, search_criu
 from gpusnap.errors import (
     NoBackendError,
-    NotFoundError,
+    TargetError,
     UsageError,
 )
+from gpusnap.findings import Inspected, Wishes, check_criu, check_privileges, inspect_tree
+from gpusnap.nested import check_namespace
 from gpusnap.plugins import Backend, Plugins, default_plugins
-from gpusnap.target import find_target, read_maps
+from gpusnap.target import find_target
 from gpusnap.types import (
     Claim,
     Device,
@@ -23,13 +25,11 @@ from gpusnap.types import (
     DeviceUse,
     Finding,
     Operation,
-    Process,
     Severity,
     Target,
 )
 
-_NEEDED_CAPABILITIES = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_CHECKPOINT_RESTORE": 40}
-_DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
+_NO_WISHES = Wishes()
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -50,20 +50,38 @@ def choose_backend(target: Target, plugins: Plugins, name: str | None = None) ->
     Args:
         target: The process tree.
         plugins: Where to look.
-        name: A backend to ask alone, or None to ask all that are usable.
+        name: The backend to use, or None for the one that claims the target.
 
     Raises:
         NoBackendError: The named backend does not exist or cannot work here.
-        UsageError: Two backends claim the target and none was named.
+        TargetError: The target has state in the devices of two vendors.
+        UsageError: Two backends of one vendor claim the target and none was named.
     """
-    backends = (_named(plugins, name),) if name else plugins.usable()
-    claims = [(backend, backend.claim(target)) for backend in backends]
+    named = _named(plugins, name) if name else None
+    claims = [(backend, backend.claim(target)) for backend in plugins.usable()]
     claims = [(backend, claim) for backend, claim in claims if claim.pids]
+    _refuse_two_vendors(target, claims)
+    if named is not None:
+        claims = [(backend, claim) for backend, claim in claims if backend.name == named.name]
     if len(claims) > 1:
         names = " and ".join(backend.name for backend, _ in claims)
         msg = f"Process {target.root.pid} has state in the devices of {names}"
         raise UsageError(msg, cure="Name one with --backend")
     return Claimed(*claims[0]) if claims else Claimed(None, None)
+
+
+def _refuse_two_vendors(target: Target, claims: Collection[tuple[Backend, Claim]]) -> None:
+    """No backend knows of another's devices: what it saved would lack their state."""
+    vendors = {backend.info.vendor: claim.pids for backend, claim in claims}
+    if len(vendors) > 1:
+        told = " and ".join(
+            f"{vendor} (process {', '.join(map(str, pids))})" for vendor, pids in vendors.items()
+        )
+        raise TargetError(
+            f"The target of process {target.root.pid} ({target.root.name}) has state in the "
+            f"devices of two vendors, {told}, and gpusnap can save those of one only",
+            cure="Let the program save its own state, or have it use the devices of one vendor",
+        )
 
 
 def _named(plugins: Plugins, name: str) -> Backend:
@@ -73,103 +91,6 @@ def _named(plugins: Plugins, name: str) -> Backend:
         msg = f"Backend {name} cannot work here: {'; '.join(probe.reasons)}"
         raise NoBackendError(msg, cure="See gpusnap backends")
     return backend
-
-
-def _effective_capabilities() -> int:
-    for line in Path("/proc/self/status").read_text(errors="replace").splitlines():
-        if line.startswith("CapEff:"):
-            return int(line.split()[1], 16)
-    return 0
-
-
-def check_privileges() -> Iterator[Finding]:
-    """Name the capabilities that are missing to freeze, dump and restore processes."""
-    mask = _effective_capabilities()
-    missing = [name for name, bit in _NEEDED_CAPABILITIES.items() if not mask >> bit & 1]
-    if missing:
-        yield Finding(
-            code="privilege",
-            severity=Severity.ERROR,
-            text=f"gpusnap lacks {', '.join(missing)} to freeze, save and restore processes",
-            cure="Run it as root, or give it these capabilities",
-        )
-
-
-def check_criu(search: Search) -> Iterator[Finding]:
-    """Say which CRIU is used, and why others were passed over."""
-    for passed in search.passed:
-        yield Finding(
-            code="criu-passed-over",
-            severity=Severity.WARNING if search.criu is None else Severity.INFO,
-            text=f"The CRIU at {passed.path} is not used: {passed.reason}",
-        )
-    if search.criu is None:
-        yield Finding(
-            code="criu-missing",
-            severity=Severity.ERROR,
-            text="No CRIU that works was found",
-            cure="Run gpusnap setup-criu, or point GPUSNAP_CRIU at one",
-        )
-        return
-    yield Finding(
-        code="criu-used",
-        severity=Severity.INFO,
-        text=f"CRIU {search.criu.version_text} at {search.criu.path} is used",
-    )
-
-
-def _tracer(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
-        if line.startswith("TracerPid:"):
-            return int(line.split()[1])
-    return 0
-
-
-def _check_process(process: Process, claimed: Collection[int]) -> Iterator[Finding]:
-    tracer = _tracer(process.pid)
-    if tracer:
-        yield Finding(
-            code="target-traced",
-            severity=Severity.ERROR,
-            text=f"Process {process.pid} is being traced by process {tracer}, a debugger perhaps",
-            cure="Detach it first: CRIU needs to trace the process itself",
-            pid=process.pid,
-        )
-    if process.pid not in claimed:
-        yield from _check_unclaimed(process)
-
-
-def _check_unclaimed(process: Process) -> Iterator[Finding]:
-    paths = {mapping.path for mapping in read_maps(process.pid)}
-    devices = sorted(path for path in paths if path.startswith(_DEVICE_FILES))
-    if devices:
-        yield Finding(
-            code="device-unclaimed",
-            severity=Severity.ERROR,
-            text=f"Process {process.pid} ({process.name}) maps {devices[0]}, but no usable "
-            "backend claims its device state",
-            cure="See gpusnap backends; a forked worker process may have to end first",
-            pid=process.pid,
-        )
-
-
-def check_target(target: Target, claimed: Collection[int]) -> Iterator[Finding]:
-    """Look at every process of a tree."""
-    for process in target.processes:
-        try:
-            yield from _check_process(process, claimed)
-        except (FileNotFoundError, ProcessLookupError, NotFoundError):
-            yield Finding(
-                code="target-changing",
-                severity=Severity.WARNING,
-                text=f"Process {process.pid} ended during the check",
-                pid=process.pid,
-            )
-
-
-def needs_shell_job(target: Target) -> bool:
-    """True where the tree belongs to a session led from outside, as a shell's jobs do."""
-    return target.root.session_id not in target.pids
 
 
 def _anonymous(pid: int) -> int:
@@ -245,6 +166,7 @@ def preflight(
     *,
     backend: str | None = None,
     operation: Operation = Operation.CHECKPOINT,
+    debugger: bool = False,
     plugins: Plugins | None = None,
 ) -> tuple[Finding, ...]:
     """Check this machine, and a process tree if one is named; changes nothing.
@@ -253,6 +175,7 @@ def preflight(
         pid: Root of the tree, or None for the machine alone.
         backend: Backend to use, or None to ask all.
         operation: What is planned.
+        debugger: Have the vendor's debugger look into the processes, which stops them meanwhile.
         plugins: The plugins to use; the installed ones by default.
 
     Returns:
@@ -263,21 +186,50 @@ def preflight(
         TargetError: The process can never be checkpointed (a zombie, gpusnap itself).
         NoBackendError: The named backend cannot work here.
     """
-    machine = (*check_privileges(), *check_criu(search_criu()))
+    search = search_criu()
+    machine = (*check_privileges(), *check_criu(search))
     if pid is None:
         return machine
     plugins = plugins or default_plugins()
     target = find_target(check_pid(pid))
     claimed = choose_backend(target, plugins, backend)
-    return (*machine, *inspect_target(target, claimed, operation))
+    found = inspect_target(target, claimed, operation, criu=search.criu)
+    seen = _look_into(target, claimed) if debugger else ()
+    return (*machine, *found.findings, *seen)
 
 
-def inspect_target(target: Target, claimed: Claimed, operation: Operation) -> tuple[Finding, ...]:
-    """Ask host and backend about a target."""
-    findings = tuple(check_target(target, claimed.pids))
+def _look_into(target: Target, claimed: Claimed) -> tuple[Finding, ...]:
     if claimed.backend is None:
-        return findings
-    return findings + claimed.backend.preflight(target, claimed.pids, operation)
+        msg = f"Process {target.root.pid} holds no device state for a debugger to look into"
+        raise UsageError(msg, cure="Leave --rocgdb out")
+    return claimed.backend.diagnose(target, claimed.pids)
+
+
+def inspect_target(
+    target: Target,
+    claimed: Claimed,
+    operation: Operation,
+    *,
+    criu: Criu | None = None,
+    wishes: Wishes = _NO_WISHES,
+) -> Inspected:
+    """Ask host and backend about a target.
+
+    Args:
+        target: The tree.
+        claimed: Who is responsible for its devices.
+        operation: What is planned; only a checkpoint has to suit CRIU.
+        criu: The CRIU that is used, None where there is none.
+        wishes: What the user said of CRIU's options.
+    """
+    found = Inspected()
+    if operation is Operation.CHECKPOINT:
+        found = inspect_tree(target, claimed.claim, criu, wishes)
+        found = Inspected((*check_namespace(target), *found.findings), found.needs)
+    if claimed.backend is None:
+        return found
+    theirs = claimed.backend.preflight(target, claimed.pids, operation)
+    return Inspected((*found.findings, *theirs), found.needs)
 
 
 def devices(*, backend: str | None = None, plugins: Plugins | None = None) -> tuple[Device, ...]:

@@ -137,11 +137,14 @@ class DeviceError(TargetError):
 
 ERROR_OF_CODE: Mapping[str, type[GpusnapError]] = MappingProxyType(
     {
+        "amd-kfd-version": NoBackendError,
+        "amd-plugin-missing": NoBackendError,
         "checkpoint-not-offered": NoBackendError,
         "criu-missing": CriuError,
         "device-unclaimed": NoBackendError,
         "privilege": PrivilegeError,
         "repository-space": GpusnapError,
+        "snapshot-owner": PrivilegeError,
     }
 )
 """The class of a finding that means the same whatever was being checked."""

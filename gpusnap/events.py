@@ -17,6 +17,7 @@ class Phase(StrEnum):
     PREFLIGHT = "preflight"
     LOCK = "lock"
     CHECKPOINT = "checkpoint"
+    SCRUB = "scrub"
     DUMP = "dump"
     COPY = "copy"
     WRITE = "write"

@@ -36,6 +36,7 @@ from gpusnap.types import (
     Finding,
     Operation,
     Probe,
+    SavedBuffers,
     Target,
 )
 
@@ -234,11 +235,12 @@ class BackendSpec:
     ) -> Compatibility:
         """Say whether processes saved on some devices can come back on others.
 
-        When: before every restore; it decides by the structs alone.
+        When: before every restore; it decides by the structs alone. Where the user chooses
+        devices, also for one saved device and one at hand: whether that may replace it.
 
         Args:
-            saved: All devices of the host at the time of the checkpoint, in order.
-            devices: All devices of this host, in order.
+            saved: All devices of the host at the time of the checkpoint, in order, or one.
+            devices: All devices of this host, in order, or one.
 
         Returns:
             A map that covers every saved device, or the findings that name which property of
@@ -281,6 +283,40 @@ class BackendSpec:
 
 class PluginSpec:
     """Hooks that any plugin may implement."""
+
+    @hookspec(firstresult=True)
+    def gpusnap_describe_images(self, directory: str) -> tuple[SavedBuffers, ...]:
+        """Count the device buffers in the vendor's own images.
+
+        When: for ``gpusnap inspect``, of a snapshot's backend alone. One whose device memory
+        lies in CRIU's own images, or in packs, leaves the hook out.
+
+        Args:
+            directory: Folder with CRIU's images.
+
+        Returns:
+            One struct for each device and kind of buffer.
+
+        Raises:
+            IntegrityError: An image is damaged.
+        """
+        raise NotImplementedError
+
+    @hookspec(firstresult=True)
+    def gpusnap_diagnose(self, target: Target, pids: tuple[int, ...]) -> tuple[Finding, ...]:
+        """Look into claimed processes with the vendor's debugger, which may stop them for seconds.
+
+        When: for ``gpusnap check PID --rocgdb`` alone. A backend whose vendor's debugger has
+        nothing to add leaves the hook out.
+
+        Args:
+            target: The whole tree.
+            pids: The claimed PIDs of the tree.
+
+        Returns:
+            What it saw, and in a warning why it saw nothing; the processes run again.
+        """
+        raise NotImplementedError
 
     @hookspec
     def gpusnap_event(self, event: Event) -> None:

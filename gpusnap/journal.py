@@ -18,7 +18,7 @@ import msgspec
 from gpusnap.errors import BusyError, GpusnapError, PrivilegeError
 from gpusnap.events import Phase
 from gpusnap.target import alive, identity
-from gpusnap.types import DeviceUse, ProcessId
+from gpusnap.types import DeviceMap, DeviceUse, ProcessId
 
 
 class Task(StrEnum):
@@ -35,8 +35,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         owner: The gpusnap that runs the operation.
-        processes: Processes of the target; for a restore, those to come: PIDs to be taken,
-            start ticks of the earliest instant they can have started.
+        processes: Processes of the target, the first of which names the journal; for a
+            restore, those to come: PIDs to be taken, start ticks of the earliest instant they
+            can have started. For one into new PIDs, the first process of their namespace.
         claimed: PIDs with device state.
         executables: For a restore, what the processes run, to tell them from strangers.
         made: For a restore, True once ``processes`` are the very processes that CRIU made.
@@ -44,6 +45,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         criu: CRIU's process while it works.
         suspended: True once a suspended target is meant to stay so.
         uses: For a suspended target, the device memory it will need again.
+        device_map: For a resume, onto which devices.
         path: Folder of the draft or of the snapshot.
     """
 
@@ -59,6 +61,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     criu: ProcessId | None = None
     suspended: bool = False
     uses: tuple[DeviceUse, ...] = ()
+    device_map: DeviceMap = DeviceMap()
     path: str | None = None
 
     def __post_init__(self) -> None:
@@ -95,7 +98,7 @@ def _prepare_directory() -> Path:
 
 
 @contextlib.contextmanager
-def _locked_directory() -> Iterator[Path]:
+def locked_directory() -> Iterator[Path]:
     """Hold the whole state folder, for the instant in which a journal is claimed.
 
     Raises:
@@ -150,13 +153,13 @@ class Journal:
         Raises:
             BusyError: Another operation holds a process of it, or one was interrupted.
         """
-        with _locked_directory() as folder:
+        with locked_directory() as folder:
             for path in folder.glob("*.json"):
                 _refuse_overlap(path, entry)
-            path = folder / f"{min(entry.pids)}.json"
+            path = folder / f"{entry.processes[0].pid}.json"
             lock = _try_lock(path.with_suffix(".lock"))
             if lock is None:
-                msg = f"Another gpusnap holds process {min(entry.pids)}"
+                msg = f"Another gpusnap holds process {entry.processes[0].pid}"
                 raise BusyError(msg, cure="Wait for it to end")
             journal = cls(path, lock, entry)
             try:
@@ -170,8 +173,8 @@ class Journal:
     @classmethod
     def take_over(cls, entry: Entry) -> Self | None:
         """Hold the journal of a dead owner or of a suspended target; None if it is in use."""
-        with _locked_directory() as folder:
-            path = folder / f"{min(entry.pids)}.json"
+        with locked_directory() as folder:
+            path = folder / f"{entry.processes[0].pid}.json"
             if _read(path) != entry:
                 return None
             lock = _try_lock(path.with_suffix(".lock"))
@@ -197,7 +200,7 @@ class Journal:
 
     def finish(self) -> None:
         """Remove the journal: nothing is left to clean up."""
-        with _locked_directory():
+        with locked_directory():
             self._path.unlink(missing_ok=True)
             self._path.with_suffix(".lock").unlink(missing_ok=True)
         os.close(self._lock)
@@ -235,7 +238,7 @@ def unreadable() -> tuple[Path, ...]:
     """Journals that are damaged, so that nobody knows what they were of."""
     if not _exists():
         return ()
-    with _locked_directory() as folder:
+    with locked_directory() as folder:
         return tuple(path for path in sorted(folder.glob("*.json")) if _read(path) is None)
 
 
@@ -252,7 +255,7 @@ def entries() -> tuple[tuple[Entry, bool], ...]:
     if not _exists():
         return ()
     found = []
-    with _locked_directory() as folder:
+    with locked_directory() as folder:
         for path in sorted(folder.glob("*.json")):
             entry = _read(path)
             if entry is None:

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar, cast
 import msgspec
 import pluggy
 
-from gpusnap.errors import GpusnapError, NoBackendError, PluginError
+from gpusnap.errors import GpusnapError, NoBackendError, PluginError, UsageError
 from gpusnap.events import Event, Found
 from gpusnap.hookspecs import BackendSpec, PluginSpec, Progress, States
 from gpusnap.types import (
@@ -27,6 +27,7 @@ from gpusnap.types import (
     Finding,
     Operation,
     Probe,
+    SavedBuffers,
     Severity,
     Target,
 )
@@ -86,9 +87,12 @@ class Backend:
 
     def require(self, capability: Capability) -> None:
         """Raise NoBackendError where the backend does not declare a capability."""
-        if not self.offers(capability):
-            msg = f"Backend {self.name} does not offer {capability.value}"
-            raise NoBackendError(msg, cure=self.info.note)
+        if self.offers(capability):
+            return
+        msg = f"Backend {self.name} does not offer {capability.value}"
+        if lack := self.info.lacks.get(capability):
+            raise NoBackendError(f"{msg}: {lack.reason}", cure=lack.cure)
+        raise NoBackendError(msg, cure=self.info.note)
 
     def probe(self) -> Probe:
         """Say whether the backend can work here; a probe that raises is an unusable one."""
@@ -150,6 +154,24 @@ class Backend:
     def verify_images(self, directory: str) -> tuple[Finding, ...]:
         """Check dumped images by the vendor's rules."""
         return self._call("verify_images", tuple, directory=directory)
+
+    def describe_images(self, directory: str) -> tuple[SavedBuffers, ...]:
+        """Count the buffers in the vendor's images; none where the backend has no such hook."""
+        hook = _caller(self._manager, "gpusnap_describe_images", self._plugin)
+        if not hook.get_hookimpls():
+            return ()
+        return self._call("describe_images", tuple, directory=directory)
+
+    def diagnose(self, target: Target, pids: tuple[int, ...]) -> tuple[Finding, ...]:
+        """Look into processes with the vendor's debugger.
+
+        Raises:
+            UsageError: The backend has no such hook.
+        """
+        if not _caller(self._manager, "gpusnap_diagnose", self._plugin).get_hookimpls():
+            msg = f"Backend {self.name} has no debugger to look into processes with"
+            raise UsageError(msg, cure="Leave --rocgdb out")
+        return self._call("diagnose", tuple, target=target, pids=pids)
 
 
 _REPORT = "Report it to the plugin's authors, or uninstall the plugin"

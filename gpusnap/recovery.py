@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from gpusnap.plugins import Plugins, default_plugins
 from gpusnap.release import kill_restored, release_devices
 from gpusnap.repository import Repository
 from gpusnap.target import alive
+from gpusnap.thp import put_back
 from gpusnap.types import DeviceState
 from gpusnap.worker import workers_of
 
@@ -22,7 +24,8 @@ DEFAULT_TIMEOUT_US = 10 * 60 * 1_000_000
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     """What was found of one interrupted operation, and what became of it.
 
-    ``task`` is None where that cannot be told any more.
+    ``task`` is None where that cannot be told any more, and without ``pids`` it is about the whole
+    machine.
     """
 
     task: Task | None
@@ -47,7 +50,8 @@ def recover(
         plugins: The plugins to use; the installed ones by default.
 
     Returns:
-        One struct for each interrupted operation.
+        One struct for each interrupted operation, and one where the machine's switch for huge
+        pages had been left set.
     """
     plugins = plugins or default_plugins()
     found = list(map(_damaged, unreadable()))
@@ -57,7 +61,18 @@ def recover(
         journal = Journal.take_over(entry)
         if journal is not None:
             found.append(_recover(journal, timeout_us, plugins))
-    return tuple(found)
+    return (*found, *_recover_huge_pages())
+
+
+def _recover_huge_pages() -> Iterator[Recovered]:
+    """The machine's switch, which is nobody's in particular: whatever target is looked at."""
+    try:
+        value = put_back()
+    except GpusnapError as error:
+        yield Recovered(task=None, pids=(), outcome=error.text, failed=True)
+        return
+    if value is not None:
+        yield Recovered(task=None, pids=(), outcome=f"huge pages are switched to {value}")
 
 
 def _stays_suspended(entry: Entry) -> bool:
@@ -103,7 +118,7 @@ def _recover_running(entry: Entry, plugins: Plugins) -> str:
     living = [process for process in entry.processes if alive(process)]
     claimed = tuple(process.pid for process in living if process.pid in entry.claimed)
     if entry.backend is not None and claimed:
-        release_devices(plugins.backend(entry.backend), claimed)
+        release_devices(plugins.backend(entry.backend), claimed, entry.device_map)
     _remove_draft(entry)
     return "the target runs on" if living else "the target is gone"
 

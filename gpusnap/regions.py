@@ -1,16 +1,21 @@
 """Which memory gpusnap saves itself, past CRIU: device memory and large host memory."""
 
+import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from gpusnap.datapath import Kind, Span
 from gpusnap.errors import GpusnapError, NotFoundError
-from gpusnap.target import Mapping, read_maps
+from gpusnap.native import MemoryFault, shared_runs
+from gpusnap.target import Mapping, parts_outside, read_maps
 from gpusnap.types import DeviceImage, Target
 
 MINIMUM_HOST = 16 << 20
 """Bytes from which a mapping of host memory is worth the way past CRIU."""
 
 _DEVICE_FIRST = 1
+_PIECE = 1 << 30
+"""Bytes of memory that a thread asks the kernel about at once."""
 
 
 class RegionsMovedError(GpusnapError):
@@ -35,48 +40,91 @@ def device_spans(image: DeviceImage | None) -> tuple[Span, ...]:
 def host_spans(target: Target, taken: Sequence[Span]) -> tuple[Span, ...]:
     """Large private anonymous memory of a program, as far as it is not taken already.
 
-    Only of a tree of one process: pages that a forked child shares with its parent are copied
-    on write, and CRIU restores that sharing; filled one by one they would take twice the room.
+    In a tree of several processes without the pages that are shared: what a forked child and its
+    parent still have in common is copied on write, and CRIU restores that; filled one by one it
+    would take twice the room.
     """
-    if len(target.processes) != 1:
-        return ()
-    pid = target.root.pid
-    mappings = [each for each in read_maps(pid) if each.private_anonymous and not each.path]
+    large = [span for pid in target.pids for span in _large(pid)]
+    shared = _shared(large) if len(target.processes) > 1 else [[] for _ in large]
     return tuple(
-        Span(pid=pid, start=start, length=end - start, kind=Kind.HOST)
-        for mapping in mappings
-        for start, end in _outside(mapping, taken)
+        Span(pid=span.pid, start=start, length=end - start, kind=Kind.HOST)
+        for span, ranges in zip(large, shared, strict=True)
+        for start, end in parts_outside(
+            span.start, span.end, sorted([*ranges, *_ranges(taken, span.pid)])
+        )
         if end - start >= MINIMUM_HOST
     )
 
 
-def _outside(mapping: Mapping, taken: Sequence[Span]) -> Iterator[tuple[int, int]]:
-    start = mapping.start
-    for span in sorted(taken, key=lambda span: span.start):
-        end = span.start + span.length
-        if end <= start or span.start >= mapping.end:
-            continue
-        if span.start > start:
-            yield start, span.start
-        start = end
-    if start < mapping.end:
-        yield start, mapping.end
+def _large(pid: int) -> Iterator[Span]:
+    for mapping in _maps(pid):
+        if mapping.private_anonymous and not mapping.path and mapping.length >= MINIMUM_HOST:
+            yield Span(pid=pid, start=mapping.start, length=mapping.length, kind=Kind.HOST)
 
 
-def settle(spans: Sequence[Span]) -> tuple[Span, ...]:
+def _maps(pid: int) -> tuple[Mapping, ...]:
+    try:
+        return read_maps(pid)
+    except NotFoundError:
+        return ()
+
+
+def _ranges(spans: Sequence[Span], pid: int) -> Iterator[tuple[int, int]]:
+    return ((span.start, span.end) for span in spans if span.pid == pid)
+
+
+def _shared(spans: Sequence[Span]) -> list[list[tuple[int, int]]]:
+    """For each span the ranges that another process uses too.
+
+    The kernel looks at every page, so several threads ask it: the target may be waiting.
+    """
+    pieces = [(number, piece) for number, span in enumerate(spans) for piece in _pieces(span)]
+    found: list[list[tuple[int, int]]] = [[] for _ in spans]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        answers = pool.map(_shared_ranges, (piece for _, piece in pieces))
+        for (number, _), ranges in zip(pieces, answers, strict=True):
+            found[number] += ranges
+    return found
+
+
+def _pieces(span: Span) -> Iterator[Span]:
+    for start in range(span.start, span.end, _PIECE):
+        length = min(_PIECE, span.end - start)
+        yield Span(pid=span.pid, start=start, length=length, kind=span.kind)
+
+
+def _shared_ranges(span: Span) -> list[tuple[int, int]]:
+    try:
+        found = shared_runs(span.pid, span.start, span.length)
+        return [(start, start + length) for start, length in found]
+    except MemoryFault:  # it ended meanwhile: CRIU will find out what that means
+        return [(span.start, span.end)]
+
+
+def settle(spans: Sequence[Span], target: Target) -> tuple[Span, ...]:
     """What of the chosen memory there is now that the processes stand still.
+
+    Args:
+        spans: What was chosen.
+        target: The tree as it is now.
 
     Raises:
         RegionsMovedError: Some of it is no longer private anonymous memory: what the program
             mapped there meanwhile was hidden from CRIU, and gpusnap does not save such memory.
+            Or a process forked meanwhile has some of the program's memory in common with it.
     """
-    maps: dict[int, tuple[Mapping, ...]] = {}
-    for pid in {span.pid for span in spans}:
-        try:
-            maps[pid] = read_maps(pid)
-        except NotFoundError:
-            maps[pid] = ()
-    return tuple(part for span in spans for part in _present(span, maps[span.pid]))
+    maps = {pid: _maps(pid) for pid in {span.pid for span in spans}}
+    present = tuple(part for span in spans for part in _present(span, maps[span.pid]))
+    if len(target.processes) > 1:
+        _refuse_shared([span for span in present if span.kind is Kind.HOST])
+    return present
+
+
+def _refuse_shared(spans: Sequence[Span]) -> None:
+    for span, ranges in zip(spans, _shared(spans), strict=True):
+        if ranges:
+            msg = f"Process {span.pid} forked and shares memory at {ranges[0][0]:#x}"
+            raise RegionsMovedError(msg, cure="Try again")
 
 
 def _present(span: Span, maps: Sequence[Mapping]) -> Iterator[Span]:

@@ -14,28 +14,44 @@ from pathlib import Path
 import msgspec
 
 from gpusnap.arguments import check_codes, check_timeout
-from gpusnap.checks import check_device_memory, check_privileges, downgrade
+from gpusnap.checks import downgrade
 from gpusnap.criu import (
     Criu,
+    Namespace,
     RestoreRequest,
     Session,
     equivalent_command,
     find_criu,
     guarded,
+    image_pids,
     unsealed,
 )
 from gpusnap.datapath import Filler
+from gpusnap.device_map import (
+    NO_CHOICE,
+    Before,
+    DeviceChoice,
+    DeviceNames,
+    DeviceReference,
+    choose_devices,
+    map_devices,
+)
 from gpusnap.errors import (
     GpusnapError,
     IncompatibleError,
     IntegrityError,
     NoBackendError,
     NotFoundError,
+    UsageError,
     refuse,
 )
 from gpusnap.events import CriuNotified, Found, Phase
+from gpusnap.findings import check_known_codes, check_privileges
 from gpusnap.journal import Entry, Journal, Task
+from gpusnap.links import links_in_place
+from gpusnap.nested import plugin_cannot
 from gpusnap.phases import Phases
+from gpusnap.pids import SAME, map_of
 from gpusnap.plugins import Backend, Plugins, default_plugins
 from gpusnap.release import kill_restored, now_ticks, program_path
 from gpusnap.repository import (
@@ -46,13 +62,14 @@ from gpusnap.repository import (
     restore_folder,
 )
 from gpusnap.target import identity, is_zombie, myself, read_process
+from gpusnap.thp import check_switch, huge_pages
+from gpusnap.trust import check_owner
 from gpusnap.types import (
     CriuOptions,
     CriuPhase,
     DeviceMap,
     Engine,
     Finding,
-    Incompatible,
     ProcessId,
     Severity,
 )
@@ -69,12 +86,18 @@ class RestoreOptions(msgspec.Struct, frozen=True, kw_only=True):
         backend: Backend to use instead of the snapshot's.
         timeout_us: How long CRIU may take, in microseconds.
         verify_memory: Read filled memory back and compare it.
+        thp: Have the kernel use huge pages, on the whole machine, while memory is filled.
+        new_pids: Restore into a PID namespace of its own, so that the PIDs need not be free.
+        devices: On which devices, where the user chooses them.
         force: Codes of error findings to override.
     """
 
     backend: str | None = None
     timeout_us: int = DEFAULT_TIMEOUT_US
     verify_memory: bool = False
+    new_pids: bool = False
+    thp: bool = False
+    devices: DeviceChoice = NO_CHOICE
     force: frozenset[str] = frozenset()
 
 
@@ -82,13 +105,23 @@ _DEFAULTS = RestoreOptions()
 
 
 class RestoredTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A tree that runs again."""
+    """A tree that runs again.
+
+    Attributes:
+        root_pid: The PID of its root, for ``ps``, ``suspend`` or ``checkpoint``.
+        new_pids: For a tree in a PID namespace of its own, each PID that it has inside, which is
+            that of the snapshot, with the one it has here; empty where all have their old PIDs.
+        init_pid: The first process of that namespace, whose end is the end of the tree; it ends
+            with the tree and with the root's exit code.
+    """
 
     root_pid: int
     processes: tuple[ProcessId, ...]
     snapshot: str
     device_map: DeviceMap
     phases: tuple[PhaseTime, ...]
+    new_pids: tuple[tuple[int, int], ...] = ()
+    init_pid: int | None = None
 
 
 class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,22 +178,35 @@ def _why(reasons: tuple[str, ...]) -> str:
     return "; ".join(reasons) or "no reason given"
 
 
-def _compare(snapshot: Snapshot, backend: Backend | None, *, wait: bool) -> _Comparison:
-    findings = [*check_privileges(), *_check_host(snapshot)]
+def _compare(
+    snapshot: Snapshot, backend: Backend | None, options: RestoreOptions, *, wait: bool
+) -> _Comparison:
+    findings = [*check_privileges(), *check_owner(snapshot.path), *_check_host(snapshot)]
+    if options.thp:
+        findings += check_switch()
     device_map: DeviceMap | None = DeviceMap()
     if backend is not None:
-        present = backend.devices()
-        answer = backend.compatible(snapshot.manifest.devices, present)
-        if isinstance(answer, Incompatible):
-            findings += answer.findings
-            device_map = None
-        else:
-            device_map = answer
-            image = snapshot.manifest.device_regions
-            uses = image.uses if image is not None else ()
-            findings += check_device_memory(uses, answer, present)
-    findings += _check_pids(snapshot, _PID_WAIT_S if wait else 0.0)
+        mapped = map_devices(backend, _before(snapshot), backend.devices(), options.devices)
+        findings += mapped.findings
+        device_map = mapped.device_map
+    elif options.devices:
+        msg = "The snapshot holds no device state: there is nothing to choose devices for"
+        raise UsageError(msg, cure="Leave --device-map and --devices out")
+    if options.new_pids:
+        findings += _check_new_pids(snapshot)
+    else:
+        findings += _check_pids(snapshot, _PID_WAIT_S if wait else 0.0)
     return _Comparison(tuple(findings), device_map)
+
+
+def _before(snapshot: Snapshot) -> Before:
+    manifest = snapshot.manifest
+    return Before(
+        devices=manifest.devices,
+        pids=manifest.claimed,
+        engine=manifest.engine,
+        uses=manifest.device_regions.uses if manifest.device_regions is not None else (),
+    )
 
 
 def _check_host(snapshot: Snapshot) -> Iterator[Finding]:
@@ -190,7 +236,7 @@ def _is_missing(path: str) -> bool:
         return False
     try:
         return not Path(path).exists()
-    except OSError:
+    except (OSError, ValueError):  # a path that no file can have
         return True
 
 
@@ -201,6 +247,21 @@ def _check_pids(snapshot: Snapshot, wait_s: float) -> Iterator[Finding]:
             time.sleep(0.02)
         if identity(pid) is not None:
             yield _pid_taken(pid)
+
+
+def _check_new_pids(snapshot: Snapshot) -> Iterator[Finding]:
+    """Name what does not fit into a PID namespace of its own."""
+    manifest = snapshot.manifest
+    if manifest.backend is not None and manifest.engine is Engine.CRIU_PLUGIN:
+        yield plugin_cannot(cure="Restore without --new-pids, or checkpoint with --engine driver")
+    if 1 in manifest.target.pids:
+        yield Finding(
+            code="new-pids-init",
+            severity=Severity.ERROR,
+            text="The snapshot holds a process with PID 1, which gpusnap's own needs there",
+            cure="Restore without --new-pids in a container whose PID 1 is free",
+            pid=1,
+        )
 
 
 def _is_dying(pid: int) -> bool:
@@ -252,8 +313,10 @@ def plan_restore(
         GpusnapError: There is no such snapshot, or nothing to restore it with.
     """
     snapshot = resolve(checkpoint_path, repository)
-    backend = _backend_of(snapshot, options, plugins or default_plugins())
-    comparison = _compare(snapshot, backend, wait=False)
+    plugins = plugins or default_plugins()
+    check_known_codes(options.force, plugins)
+    backend = _backend_of(snapshot, options, plugins)
+    comparison = _compare(snapshot, backend, options, wait=False)
     work = snapshot.path
     request = _request(
         snapshot,
@@ -269,8 +332,13 @@ def plan_restore(
         engine=snapshot.manifest.engine,
         device_map=comparison.device_map,
         findings=downgrade(comparison.findings, options.force),
-        criu_command=equivalent_command(find_criu(), request),
+        criu_command=_command(request, options),
     )
+
+
+def _command(request: RestoreRequest, options: RestoreOptions) -> tuple[str, ...]:
+    command = equivalent_command(find_criu(), request)
+    return ("unshare", "--pid", "--mount-proc", "--fork", *command) if options.new_pids else command
 
 
 def _criu_options(snapshot: Snapshot, backend: Backend | None) -> CriuOptions:
@@ -306,6 +374,10 @@ def restore_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
     repository: str | Path | None = None,
     backend: str | None = None,
     timeout_us: int = DEFAULT_TIMEOUT_US,
+    thp: bool = False,
+    new_pids: bool = False,
+    device_map: DeviceNames = (),
+    devices: Collection[DeviceReference] = (),
     force: Collection[str] = (),
     plugins: Plugins | None = None,
 ) -> RestoredTarget:
@@ -316,6 +388,13 @@ def restore_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
         repository: Repository folder; None for the default one.
         backend: Backend to use instead of the snapshot's.
         timeout_us: How long CRIU may take, in microseconds.
+        thp: Have the kernel use huge pages, on the whole machine, while memory is filled; put
+            back afterwards.
+        new_pids: Restore into a PID and mount namespace of its own: the processes see their old
+            PIDs, others see new ones, and the snapshot can run several times at once.
+        device_map: Saved devices and those that are to replace them, each by its index, its UUID
+            or a unique beginning of that; what is not named follows by itself.
+        devices: The devices that the processes may use, named likewise; by default all.
         force: Codes of error findings to override.
         plugins: The plugins to use; the installed ones by default.
 
@@ -325,11 +404,16 @@ def restore_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
     Raises:
         IntegrityError: The snapshot is damaged; nothing was started.
         IncompatibleError: Devices, PIDs or host do not fit; nothing was started.
+        NotFoundError: There is no such snapshot, or no such device.
+        UsageError: The choice of devices contradicts itself.
         GpusnapError: A later step failed; what had been started was killed.
     """
     options = RestoreOptions(
         backend=backend,
         timeout_us=check_timeout("timeout_us", timeout_us),
+        thp=thp,
+        new_pids=new_pids,
+        devices=choose_devices(device_map, devices),
         force=check_codes(force),
     )
     return run_restore(checkpoint_path, repository=repository, options=options, plugins=plugins)
@@ -344,6 +428,7 @@ def run_restore(
 ) -> RestoredTarget:
     """Restore a snapshot; see :func:`restore_checkpoint`, here with the options struct."""
     plugins = plugins or default_plugins()
+    check_known_codes(options.force, plugins)
     refuse(tuple(check_privileges()), IncompatibleError)
     snapshot = resolve(checkpoint_path, repository)
     phases = Phases(plugins.emit)
@@ -358,14 +443,19 @@ def _check_and_run(
         require_intact(snapshot, progress)
     with phases.step(Phase.COMPARE):
         backend = _backend_of(snapshot, options, plugins)
-        comparison = _compare(snapshot, backend, wait=True)
+        comparison = _compare(snapshot, backend, options, wait=True)
         findings = downgrade(comparison.findings, options.force)
         refuse(findings, IncompatibleError)
+        if options.devices and comparison.device_map is None:  # no force finds what is not there
+            refuse(comparison.findings, IncompatibleError)
     for finding in findings:
         if finding.severity is Severity.WARNING:
             plugins.emit(Found(finding=finding))
     filler = _open_regions(snapshot)
-    with restore_folder(snapshot.path.parent, snapshot.name) as work:
+    with (
+        restore_folder(snapshot.path.parent, snapshot.name) as work,
+        _namespace(snapshot, options) as namespace,
+    ):
         criu_options, images = _criu_options(snapshot, backend), snapshot.images
         if filler is not None:
             criu_options = guarded(criu_options, work, None)
@@ -379,7 +469,14 @@ def _check_and_run(
             filler=filler,
             options=options,
         )
-        return _Restore(plan, phases, plugins).run()
+        return _Restore(plan, phases, plugins, namespace).run()
+
+
+def _namespace(
+    snapshot: Snapshot, options: RestoreOptions
+) -> contextlib.AbstractContextManager[Namespace | None]:
+    pids = snapshot.manifest.target.pids
+    return Namespace(pids) if options.new_pids else contextlib.nullcontext()
 
 
 def _open_regions(snapshot: Snapshot) -> Filler | None:
@@ -392,7 +489,9 @@ def _open_regions(snapshot: Snapshot) -> Filler | None:
     if snapshot.manifest.memory is None:
         return None
     filler = Filler(snapshot.regions)
-    strangers = {span.pid for span in filler.spans} - set(snapshot.manifest.target.pids)
+    # CRIU makes those of its images; the manifest's were checked for PIDs that are taken
+    known = {*snapshot.manifest.target.pids} & {*image_pids(snapshot.images)}
+    strangers = {span.pid for span in filler.spans} - known
     if strangers:
         msg = f"The regions of {snapshot.name} hold memory of process {min(strangers)}, a stranger"
         raise IntegrityError(msg)
@@ -402,8 +501,12 @@ def _open_regions(snapshot: Snapshot) -> Filler | None:
 class _Restore:
     """One run of the state machine, from the first side effect on."""
 
-    def __init__(self, plan: _Plan, phases: Phases, plugins: Plugins) -> None:
+    def __init__(
+        self, plan: _Plan, phases: Phases, plugins: Plugins, namespace: Namespace | None
+    ) -> None:
         self._plan = plan
+        self._namespace = namespace
+        self._pids = SAME
         self._target = plan.snapshot.manifest.target
         self._phases = phases
         self._emit = plugins.emit
@@ -411,14 +514,16 @@ class _Restore:
         self._journal = self._begin_journal()
 
     def _begin_journal(self) -> Journal:
-        started, criu = now_ticks(), self._plan.criu
+        started, criu, namespace = now_ticks(), self._plan.criu, self._namespace
         saved = self._target.processes
         programs = {program_path(each.executable) for each in saved if each.executable}
+        to_come = tuple(ProcessId(process.pid, started) for process in saved)
         entry = Entry(
             task=Task.RESTORE,
             owner=myself(),
-            processes=tuple(ProcessId(process.pid, started) for process in saved),
-            claimed=self._plan.claimed,
+            processes=to_come if namespace is None else (namespace.init,),
+            made=namespace is not None,
+            claimed=self._plan.claimed if namespace is None else (),
             backend=self._plan.backend.name if self._plan.backend else None,
             executables=(*sorted(programs), *map(os.path.realpath, (criu.path, criu.command[0]))),
             path=str(self._plan.snapshot.path),
@@ -428,27 +533,41 @@ class _Restore:
 
     def run(self) -> RestoredTarget:
         try:
-            root = self._restore_processes()
+            self._restore_processes()
             self._restore_devices()
             processes = self._processes()
+            if self._namespace is not None:
+                self._namespace.let_go()
         except BaseException as error:
             self._clean_up(error)
             raise
         self._journal.finish()
         return RestoredTarget(
-            root_pid=root,
+            root_pid=self._pids.translate(self._target.root.pid),
             processes=processes,
             snapshot=str(self._plan.snapshot.path),
             device_map=self._plan.device_map,
             phases=self._phases.times,
+            new_pids=tuple(zip(self._target.pids, self._outside, strict=True))
+            if self._namespace is not None
+            else (),
+            init_pid=self._namespace.init.pid if self._namespace is not None else None,
         )
 
-    def _restore_processes(self) -> int:
-        with Session(self._plan.criu, self._journal.criu_started) as session, self._restoring:
+    @property
+    def _outside(self) -> tuple[int, ...]:
+        """The PIDs of the tree as they are here."""
+        return self._pids.translate_all(self._target.pids)
+
+    def _restore_processes(self) -> None:
+        snapshot = self._plan.snapshot
+        session = Session(self._plan.criu, self._journal.criu_started, self._namespace)
+        with session, self._restoring:
             self._restoring.enter_context(self._phases.step(Phase.CRIU_RESTORE))
-            root = session.restore(self._plan.request, self._notified)
+            links = links_in_place(snapshot.manifest.links, snapshot.images)
+            with links, huge_pages(self._emit, wanted=self._plan.options.thp):
+                session.restore(self._plan.request, self._notified)
         self._journal.update(criu=None)
-        return root
 
     def _notified(self, script: str, _pid: int | None) -> bool:
         if script == "post-restore":
@@ -462,9 +581,14 @@ class _Restore:
 
     def _note_processes(self) -> None:
         """All exist now and none runs: these very ones are to be ended on failure."""
-        made = [identity(pid) for pid in self._target.pids]
+        if self._namespace is not None:
+            self._pids = map_of(self._namespace.init.pid)
+        made = [identity(pid) for pid in self._outside]
         present = tuple(each for each in made if each is not None)
-        if len(present) == len(made):
+        if self._namespace is not None:
+            claimed = self._pids.translate_all(self._plan.claimed)
+            self._journal.update(processes=(self._namespace.init, *present), claimed=claimed)
+        elif len(present) == len(made):
             self._journal.update(processes=present, made=True)
 
     def _fill_memory(self) -> None:
@@ -474,23 +598,25 @@ class _Restore:
             return
         self._restoring.close()
         with self._phases.step(Phase.FILL, filler.raw_bytes) as progress:
-            filler.fill(progress, verify=self._plan.options.verify_memory)
+            verify = self._plan.options.verify_memory
+            filler.fill(progress, verify=verify, pids=self._pids.translate)
 
     def _restore_devices(self) -> None:
         backend = self._plan.driven
         if backend is None:
             return
+        claimed = self._pids.translate_all(self._plan.claimed)
         with self._phases.step(Phase.RESTORE) as progress:
-            backend.restore(self._plan.claimed, self._plan.device_map, progress)
+            backend.restore(claimed, self._plan.device_map, progress)
         with self._phases.step(Phase.UNLOCK):
-            backend.unlock(self._plan.claimed)
+            backend.unlock(claimed)
 
     def _processes(self) -> tuple[ProcessId, ...]:
-        root = self._target.root.pid
+        root = self._pids.translate(self._target.root.pid)
         if identity(root) is None:
             msg = f"Process {root} ended right after its restore"
             raise GpusnapError(msg, cure="Look at the program's own output")
-        found = (identity(pid) for pid in self._target.pids)
+        found = (identity(pid) for pid in self._outside)
         return tuple(one for one in found if one is not None)
 
     def _clean_up(self, error: BaseException) -> None:

@@ -1,22 +1,34 @@
 """Takes a living process off its devices, and puts it back: suspend and resume."""
 
+import contextlib
 from collections.abc import Collection
 
 import msgspec
 
 from gpusnap.arguments import check_codes, check_pid, check_timeout
-from gpusnap.checks import check_device_memory, check_privileges, choose_backend, downgrade
+from gpusnap.checks import choose_backend, downgrade
+from gpusnap.device_map import (
+    Before,
+    DeviceChoice,
+    DeviceNames,
+    DeviceReference,
+    choose_devices,
+    map_devices,
+)
 from gpusnap.errors import NoBackendError, TargetError, refuse
 from gpusnap.events import Found, Phase
+from gpusnap.findings import check_known_codes, check_privileges
 from gpusnap.journal import Entry, Journal, Task, entries
 from gpusnap.phases import Phases
 from gpusnap.plugins import Backend, Plugins, default_plugins
 from gpusnap.release import SAME_DEVICES, release_devices, roll_back
 from gpusnap.repository import PhaseTime
 from gpusnap.target import find_target, myself
+from gpusnap.thp import check_switch, huge_pages
 from gpusnap.types import (
     Capability,
     DeviceImage,
+    DeviceMap,
     DeviceState,
     Operation,
     Severity,
@@ -43,6 +55,7 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True):
     pids: tuple[int, ...]
     claimed: tuple[int, ...]
     backend: str
+    device_map: DeviceMap
     phases: tuple[PhaseTime, ...]
 
 
@@ -73,11 +86,12 @@ def _entry(task: Task, chosen: _Chosen) -> Entry:
     )
 
 
-def suspend(
+def suspend(  # noqa: PLR0913 - the public call, all by keyword
     pid: int,
     *,
     backend: str | None = None,
     lock_timeout_us: int = DEFAULT_LOCK_TIMEOUT_US,
+    thp: bool = False,
     force: Collection[str] = (),
     plugins: Plugins | None = None,
 ) -> Suspended:
@@ -87,6 +101,8 @@ def suspend(
         pid: Root of the process tree.
         backend: Backend to use; None asks all.
         lock_timeout_us: How long device work under way is waited for, in microseconds.
+        thp: Have the kernel use huge pages, on the whole machine, while device memory is moved
+            into host memory; put back afterwards.
         force: Codes of error findings to override.
         plugins: The plugins to use; the installed ones by default.
 
@@ -95,17 +111,21 @@ def suspend(
     """
     check_timeout("lock_timeout_us", lock_timeout_us)
     plugins = plugins or default_plugins()
+    forced = check_known_codes(check_codes(force), plugins)
     phases = Phases(plugins.emit)
     with phases.step(Phase.PREFLIGHT):
         chosen = _choose(pid, backend, plugins)
         findings = chosen.backend.preflight(chosen.target, chosen.pids, Operation.SUSPEND)
-        findings = downgrade(findings, check_codes(force))
+        findings = downgrade(findings, forced)
+        if thp:
+            findings = (*findings, *check_switch())
         refuse(findings, TargetError)
     for finding in findings:
         if finding.severity is Severity.WARNING:
             plugins.emit(Found(finding=finding))
     journal = phases.journal = Journal.begin(_entry(Task.SUSPEND, chosen))
-    image = _suspend(chosen, lock_timeout_us, phases, journal)
+    filling = huge_pages(plugins.emit, wanted=thp)
+    image = _suspend(chosen, lock_timeout_us, phases, journal, filling)
     journal.update(suspended=True, uses=image.uses)
     journal.leave()
     return Suspended(
@@ -117,12 +137,18 @@ def suspend(
     )
 
 
-def _suspend(chosen: _Chosen, timeout_us: int, phases: Phases, journal: Journal) -> DeviceImage:
+def _suspend(
+    chosen: _Chosen,
+    timeout_us: int,
+    phases: Phases,
+    journal: Journal,
+    filling: contextlib.AbstractContextManager[None],
+) -> DeviceImage:
     try:
         with phases.step(Phase.LOCK):
             phases.freeze(chosen.target.pids)
             chosen.backend.lock(chosen.pids, timeout_us)
-        with phases.step(Phase.CHECKPOINT) as progress:
+        with phases.step(Phase.CHECKPOINT) as progress, filling:
             return chosen.backend.checkpoint(chosen.pids, progress)
     except BaseException as error:
         roll_back(error, chosen.backend, chosen.pids, phases, journal)
@@ -140,6 +166,17 @@ def _take_over(pid: int, entry: Entry) -> Journal | None:
     return None
 
 
+def _map(chosen: _Chosen, entry: Entry, choice: DeviceChoice, plugins: Plugins) -> DeviceMap:
+    """On which devices the target comes back; it was suspended on those of this machine."""
+    present = chosen.backend.devices()
+    before = Before(devices=present, pids=chosen.pids, uses=entry.uses)
+    mapped = map_devices(chosen.backend, before, present, choice)
+    refuse(mapped.findings, TargetError)
+    for finding in mapped.findings:
+        plugins.emit(Found(finding=finding))
+    return mapped.device_map or SAME_DEVICES
+
+
 def _leave_suspended(chosen: _Chosen, journal: Journal) -> None:
     """Half resumed is for ``gpusnap recover`` to complete; else it is suspended as before."""
     try:
@@ -150,19 +187,32 @@ def _leave_suspended(chosen: _Chosen, journal: Journal) -> None:
         journal.leave()
 
 
-def resume(pid: int, *, backend: str | None = None, plugins: Plugins | None = None) -> Resumed:
-    """Put a suspended tree back on its devices.
+def resume(
+    pid: int,
+    *,
+    backend: str | None = None,
+    device_map: DeviceNames = (),
+    devices: Collection[DeviceReference] = (),
+    plugins: Plugins | None = None,
+) -> Resumed:
+    """Put a suspended tree back on its devices, or on others.
 
     Args:
         pid: A process of the tree.
         backend: Backend to use; None asks all.
+        device_map: Devices and those that are to replace them, each by its index, its UUID or a
+            unique beginning of that; what is not named follows by itself.
+        devices: The devices that the tree may use, named likewise; by default all.
         plugins: The plugins to use; the installed ones by default.
 
     Raises:
         TargetError: The process is not suspended, or the driver refused.
+        NotFoundError: There is no such process or device.
+        UsageError: The choice of devices contradicts itself.
         GpusnapError: It could not be resumed and stays suspended.
     """
     plugins = plugins or default_plugins()
+    choice = choose_devices(device_map, devices)
     phases = Phases(plugins.emit)
     with phases.step(Phase.PREFLIGHT):
         chosen = _choose(pid, backend, plugins)
@@ -175,12 +225,12 @@ def resume(pid: int, *, backend: str | None = None, plugins: Plugins | None = No
     entry = _entry(Task.RESUME, chosen)
     journal = phases.journal = _take_over(pid, entry) or Journal.begin(entry)
     try:
-        present = chosen.backend.devices()
-        refuse(tuple(check_device_memory(journal.entry.uses, SAME_DEVICES, present)), TargetError)
+        mapped = _map(chosen, journal.entry, choice, plugins)
+        journal.update(device_map=mapped)
         with phases.step(Phase.RESTORE) as progress:
-            chosen.backend.restore(chosen.pids, SAME_DEVICES, progress)
+            chosen.backend.restore(chosen.pids, mapped, progress)
         with phases.step(Phase.UNLOCK):
-            release_devices(chosen.backend, chosen.pids)
+            release_devices(chosen.backend, chosen.pids, mapped)
     except BaseException:
         _leave_suspended(chosen, journal)
         raise
@@ -189,5 +239,6 @@ def resume(pid: int, *, backend: str | None = None, plugins: Plugins | None = No
         pids=chosen.target.pids,
         claimed=chosen.pids,
         backend=chosen.backend.name,
+        device_map=mapped,
         phases=phases.times,
     )

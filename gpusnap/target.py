@@ -1,5 +1,6 @@
 """Processes as the kernel shows them: identity, tree, memory maps."""
 
+import contextlib
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -250,6 +251,50 @@ def _below(pid: int, children: dict[int, list[int]]) -> Iterator[int]:
         yield from _below(child, children)
 
 
+def pid_namespace(pid: int) -> str | None:
+    """The kernel's number of a process's PID namespace; None where it is not told."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid").removeprefix("pid:[").removesuffix("]")
+    except OSError:
+        return None
+
+
+def inside_pid(pid: int) -> int:
+    """The PID of a process in its own namespace.
+
+    Raises:
+        NotFoundError: No process has that PID.
+    """
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        msg = f"No process has PID {pid}"
+        raise NotFoundError(msg) from None
+    numbers = next(line for line in text.splitlines() if line.startswith("NSpid:"))
+    return int(numbers.split()[-1])
+
+
+def pids_in(namespace: str) -> dict[int, int]:
+    """The processes in a PID namespace: the PID of each inside, and the one here."""
+    all_pids = map(int, filter(str.isdigit, os.listdir("/proc")))
+    known = {pid: pid_namespace(pid) for pid in all_pids}
+    members = {pid for pid, its in known.items() if its == namespace}
+    # What has ended and waits to be reaped tells no namespace; its parent is in the same one.
+    ended = {pid for pid, its in known.items() if its is None and _parent(pid) in members}
+    found = {}
+    for pid in members | ended:
+        with contextlib.suppress(NotFoundError):
+            found[inside_pid(pid)] = pid
+    return found
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        return int(_read_stat(pid)[_PARENT])
+    except NotFoundError:
+        return None
+
+
 def _parse_mapping(line: str) -> Mapping:
     span, permissions, offset, _device, inode, *path = line.split(maxsplit=5)
     start, _, end = span.partition("-")
@@ -299,11 +344,11 @@ def new_regions(
         Region(pid, start, end - start)
         for mapping in after
         if mapping.private_anonymous and mapping.permissions == "rw-p"
-        for start, end in _without(mapping.start, mapping.end, taken)
+        for start, end in parts_outside(mapping.start, mapping.end, taken)
     )
 
 
-def _without(start: int, end: int, taken: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def parts_outside(start: int, end: int, taken: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """The parts of ``[start, end)`` outside the taken ranges, which rise by address."""
     parts = []
     for low, high in taken:

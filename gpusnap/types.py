@@ -89,6 +89,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
 
 
+class Lack(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a backend does not offer a capability, and what the user can do instead."""
+
+    reason: str
+    cure: str | None = None
+
+
 class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a backend says of itself without touching its driver."""
 
@@ -98,6 +105,10 @@ class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
     api_version: int = BACKEND_API_VERSION
     note: str | None = None
     """A sentence every listing shows, such as what has not run on hardware."""
+    finding_codes: frozenset[str] = frozenset()
+    """Codes of its findings that gpusnap's own page does not list."""
+    lacks: dict[Capability, Lack] = {}
+    """What a refusal says of capabilities that are not offered."""
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +141,36 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     temperature_celsius: int | None = None
 
 
+class DeviceLink(msgspec.Struct, frozen=True, kw_only=True):
+    """A way from a device to a CPU or to another device, as the driver shows it.
+
+    Attributes:
+        kind: The bus: ``pcie`` or ``xgmi``.
+        node: The node at the other end.
+        device: Whether that is a device; else it is a CPU.
+        mutual: Whether the other end has a link of the same kind back.
+    """
+
+    kind: str
+    node: int
+    device: bool
+    mutual: bool
+
+
+class DeviceTopology(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a device stands in its driver's topology, for a vendor that compares that.
+
+    Attributes:
+        node: The device's node.
+        properties: What the driver says of the node, in its own words.
+        links: The links to nodes that the driver shows, in its order.
+    """
+
+    node: int
+    properties: dict[str, int]
+    links: tuple[DeviceLink, ...] = ()
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """One accelerator as its driver numbers it.
 
@@ -154,6 +195,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     partitioned: bool | None = None
     persistence_mode: bool | None = None
     health: Health = Health()
+    topology: DeviceTopology | None = None
 
 
 class DeviceProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,10 +257,19 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """The processes of a target that a backend is responsible for; none is an answer."""
+    """The processes of a target that a backend is responsible for; none is an answer.
+
+    Attributes:
+        pids: The processes with device state.
+        reason: How that was found out.
+        device_files: How the paths of the device's files begin. What forked children inherited
+            of them is of no use there and keeps CRIU from saving the tree, so it is taken from
+            them; empty where it must not be.
+    """
 
     pids: tuple[int, ...]
     reason: str
+    device_files: tuple[str, ...] = ()
 
 
 class Region(msgspec.Struct, frozen=True, order=True):
@@ -244,6 +295,22 @@ class DeviceImage(msgspec.Struct, frozen=True, kw_only=True):
     uses: tuple[DeviceUse, ...] = ()
 
 
+class SavedBuffers(msgspec.Struct, frozen=True, kw_only=True):
+    """Buffers of one kind that a vendor's own images hold of one device.
+
+    Attributes:
+        device: The device as the images name it.
+        kind: The vendor's word for where the buffers lie.
+        count: How many there are.
+        bytes: Their sizes together.
+    """
+
+    device: str
+    kind: str
+    count: int
+    bytes: int
+
+
 class CodecUse(msgspec.Struct, frozen=True, kw_only=True):
     """What one codec did: chunks it took, their bytes before and after."""
 
@@ -259,13 +326,22 @@ class SavedMemory(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         raw: Memory that was there.
         zero: Of it, pages of zeros, which are not stored.
-        stored: What the packs hold of the rest.
+        stored: What was written of the rest into packs.
+        codecs: What each codec did to what was written out of the processes.
+        reused: Memory that the parent had already.
+        duplicates: Memory that was there twice and is stored once.
+        linked: Bytes of the packs that are files of the parent as well.
+        identities: Whether the chunks have identities, so that this can be a parent.
     """
 
     raw: int
     zero: int
     stored: int
     codecs: tuple[CodecUse, ...] = ()
+    reused: int = 0
+    duplicates: int = 0
+    linked: int = 0
+    identities: bool = False
 
 
 class DeviceMap(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,6 +364,26 @@ class Incompatible(msgspec.Struct, frozen=True, kw_only=True):
 Compatibility: TypeAlias = DeviceMap | Incompatible
 
 
+class LogMeaning(msgspec.Struct, frozen=True, kw_only=True):
+    """What a line that a vendor's plugin writes into CRIU's log means.
+
+    Attributes:
+        words: Regular expression for the line.
+        text: One sentence.
+        cure: What the user can do, or None.
+        unless: Regular expression for a line that makes it void.
+        aside: Whether it is told beside what made CRIU fail; else it is that.
+        fatal: Whether a restore has failed even though CRIU says success.
+    """
+
+    words: str
+    text: str
+    cure: str | None = None
+    unless: str | None = None
+    aside: bool = False
+    fatal: bool = False
+
+
 class CriuOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a backend needs CRIU to be given.
 
@@ -297,9 +393,11 @@ class CriuOptions(msgspec.Struct, frozen=True, kw_only=True):
         inventory_plugin: Name that CRIU's inventory must hold after a dump,
             else the plugin did not take part and the dump is void.
         expected_images: Glob patterns, each of which a dump must match.
+        log_meanings: What lines of the plugin in CRIU's log mean, the most telling first.
     """
 
     plugin_directory: str | None = None
     environment: dict[str, str] = {}
     inventory_plugin: str | None = None
     expected_images: tuple[str, ...] = ()
+    log_meanings: tuple[LogMeaning, ...] = ()

@@ -45,6 +45,17 @@ def test_two_operations_on_one_target() -> None:
     Journal.begin(entry()).finish()
 
 
+def test_a_journal_keeps_its_name_whatever_processes_come_to_it() -> None:
+    journal = Journal.begin(entry(os.getpid()))
+    journal.update(processes=entry(os.getpid(), 1).processes)
+    journal.leave()
+    ((found, _held),) = entries()
+    taken = Journal.take_over(found)
+    assert taken is not None
+    taken.finish()
+    assert entries() == ()
+
+
 def test_trees_that_share_a_process() -> None:
     journal = Journal.begin(entry(os.getppid(), os.getpid()))
     with pytest.raises(BusyError):

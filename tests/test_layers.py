@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BACKENDS = {"gpusnap_amd", "gpusnap_nvidia"}
 PUBLIC_FOR_BACKENDS = {"errors", "events", "hookspecs", "target", "types", "worker"}
 
-WORDS, MACHINE, PARTS, ENGINE, SURFACE = range(5)
+WORDS, MACHINE, PARTS, SNAPSHOTS, ENGINE, SURFACE = range(6)
 LAYERS = {
     "errors": WORDS,
     "events": WORDS,
@@ -24,7 +24,7 @@ LAYERS = {
     "criu": PARTS,
     "datapath": PARTS,
     "plugins": PARTS,
-    "repository": PARTS,
+    "repository": SNAPSHOTS,
     "": SURFACE,
     "cli": SURFACE,
     "testing": SURFACE,

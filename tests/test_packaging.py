@@ -136,7 +136,7 @@ def test_the_wheel_holds_the_three_packages(built: Built) -> None:
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
     assert {f"{package}/__init__.py" for package in PACKAGES} <= names
     assert {"gpusnap/_native.abi3.so", "gpusnap/_native.pyi"} <= names
-    assert "gpusnap/guard/gpusnap_guard.so" in names
+    assert {"gpusnap/guard/gpusnap_guard.so", "gpusnap/init/gpusnap_init"} <= names
     assert {"gpusnap_nvidia/_libcuda.py", "gpusnap_nvidia/_libcuda.pyi"} <= names
     tops = {name.partition("/")[0] for name in names}
     assert tops == {*PACKAGES, "gpusnap-0.1.0.dist-info"}
@@ -152,11 +152,14 @@ def test_the_source_archive_holds_what_is_tested(built: Built) -> None:
 
 def test_a_plain_install_runs(plain: Path, tmp_path: Path) -> None:
     code = """
+import os
 from importlib.metadata import entry_points
 from gpusnap import native
+from gpusnap.criu.built import built_file
 from gpusnap.criu.guard import guard_file
 assert "portable" in native.implementations()
 assert guard_file().parts[-3:] == ("gpusnap", "guard", "gpusnap_guard.so")
+assert os.access(built_file("init", "gpusnap_init", "it"), os.X_OK)
 backends = {point.name: point.load() for point in entry_points(group="gpusnap.backends")}
 print(*sorted(backends))
 """
@@ -184,7 +187,7 @@ def test_generated_messages_load_with_the_oldest_protobuf_allowed() -> None:
     requirements = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     oldest = next(text for text in requirements if text.startswith("protobuf>="))
     allowed = tuple(int(number) for number in oldest.removeprefix("protobuf>=").split("."))
-    generated = list(ROOT.glob("gpusnap/**/*_pb2.py"))
+    generated = [*ROOT.glob("gpusnap/**/*_pb2.py"), *ROOT.glob("backends/**/*_pb2.py")]
     assert generated
     for path in generated:
         match = re.search(r"Protobuf Python Version: (\d+)\.(\d+)", path.read_text())

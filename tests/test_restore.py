@@ -11,11 +11,14 @@ from gpusnap.errors import IntegrityError
 from gpusnap.repository import Snapshot
 from gpusnap.restore import _open_regions
 from gpusnap.types import ProcessId
+from tests.hostile.samples import tree
 from tests.repository.samples import TARGET, manifest, silent
 
 
-def snapshot_of(folder: Path, pid: int) -> Snapshot:
+def snapshot_of(folder: Path, pid: int, in_images: int | None = None) -> Snapshot:
     """A snapshot with regions of this very process that says it is of process ``pid``."""
+    (folder / "criu").mkdir()
+    (folder / "criu/pstree.img").write_bytes(tree(in_images or pid))
     with mmap.mmap(-1, 1 << 16) as memory:
         memory[:] = os.urandom(1 << 16)
         view = ctypes.c_char.from_buffer(memory)
@@ -38,6 +41,11 @@ def test_regions_of_the_target(tmp_path: Path) -> None:
 def test_regions_of_a_stranger_are_never_filled(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match=f"process {os.getpid()}, a stranger"):
         _open_regions(snapshot_of(tmp_path, 7))
+
+
+def test_regions_of_a_process_that_criu_will_not_make_are_never_filled(tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError, match=f"process {os.getpid()}, a stranger"):
+        _open_regions(snapshot_of(tmp_path, os.getpid(), in_images=7))
 
 
 def test_no_regions(tmp_path: Path) -> None:

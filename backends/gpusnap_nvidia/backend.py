@@ -79,6 +79,7 @@ class NvidiaBackend:
         return Claim(
             pids=pids,
             reason=f"{len(pids)} of {len(target.pids)} processes have a CUDA restore thread",
+            device_files=("/dev/nvidia",),
         )
 
     @hookimpl

@@ -1,7 +1,9 @@
 """Decides whether processes saved on some devices can come back on others.
 
 The driver wants the same chip, enough memory and every device named. Processes also keep what
-their driver told them, so the driver must be the very same version.
+their driver told them, so the driver must be the very same version. How much memory must be free
+is the host's to say, which knows what the processes held; here a GPU with less than the saved one
+had does not pass, for a program may count on all of it.
 """
 
 from collections.abc import Iterator
@@ -35,18 +37,30 @@ def _device_differences(saved: Device, device: Device) -> Iterator[Finding]:
     if saved.model != device.model:
         text = f"GPU {device.index} is a {device.model}, the snapshot was taken on a {saved.model}"
         yield _error("device-model", text, f"Restore on a {saved.model}")
-    if saved.memory_total != device.memory_total:
+    elif saved.architecture != device.architecture and saved.architecture and device.architecture:
+        text = (
+            f"GPU {device.index} has the compute capability {device.architecture}, the one of the "
+            f"snapshot {saved.architecture}"
+        )
+        yield _error("device-model", text, f"Restore on a GPU of {saved.architecture}")
+    if _is_smaller(device, saved):
         text = (
             f"GPU {device.index} has {device.memory_total} bytes of memory, the one of the "
             f"snapshot has {saved.memory_total}"
         )
-        yield _error("device-memory", text, "Restore on a GPU with the same memory")
+        yield _error("device-memory", text, "Restore on a GPU with as much memory")
     if saved.driver_version != device.driver_version:
         text = (
             f"The driver has version {device.driver_version}, the snapshot was taken with "
             f"{saved.driver_version}"
         )
         yield _error("driver-version", text, f"Install driver {saved.driver_version}")
+
+
+def _is_smaller(device: Device, saved: Device) -> bool:
+    if device.memory_total is None or saved.memory_total is None:
+        return device.memory_total != saved.memory_total
+    return device.memory_total < saved.memory_total
 
 
 def _error(code: str, text: str, cure: str) -> Finding:

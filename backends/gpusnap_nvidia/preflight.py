@@ -1,7 +1,7 @@
 """Looks for what would make an operation fail, without touching the processes.
 
-Managed memory and memory shared by CUDA IPC cannot be told beforehand: no interface names
-them. The driver refuses the first at the checkpoint, with the process unharmed.
+Memory shared by CUDA IPC cannot be told beforehand: no interface names it. Managed memory and
+events shared by CUDA IPC are told by their mappings.
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ import psutil
 
 from gpusnap.types import Device, DeviceState, Finding, Operation, Severity
 from gpusnap_nvidia.calls import Calls
+from gpusnap_nvidia.mappings import unrestorable
 from gpusnap_nvidia.nccl import shared_transport
 from gpusnap_nvidia.uses import Use, memory_of
 
@@ -34,6 +35,7 @@ def preflight(calls: Calls, pids: tuple[int, ...], operation: Operation) -> tupl
     findings += _states(calls.states(pids), pids, operation)
     if operation in _SAVING:
         findings += [*_processes(own), *_host_memory(pids, own), *shared_transport(pids, own)]
+        findings += unrestorable(pids)
     return tuple(findings)
 
 

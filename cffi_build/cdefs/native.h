@@ -27,5 +27,15 @@ size_t gpusnap_nonzero_pages(const uint8_t *data, size_t length, size_t page,
 size_t gpusnap_held_pages(const uint64_t *words, size_t count, size_t page,
                           struct gpusnap_run *runs, size_t room);
 
+struct gpusnap_call {
+    int64_t number;
+    uint64_t arguments[3];
+    int64_t result;
+};
+
+int64_t gpusnap_inject(int32_t thread, uint64_t syscall_at, struct gpusnap_call *calls,
+                       size_t count, int32_t timeout_ms);
+int gpusnap_same_file(int32_t first, int32_t second, int32_t descriptor);
+
 void gpusnap_split_planes(const uint8_t *data, size_t length, size_t width, uint8_t *out);
 void gpusnap_join_planes(const uint8_t *data, size_t length, size_t width, uint8_t *out);

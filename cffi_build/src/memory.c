@@ -33,7 +33,8 @@ size_t gpusnap_read_process(int implementation, int32_t pid, uint64_t address, u
         size_t size = step(process_vm_readv, pid, address + done, data + done, length - done);
         if (size == 0)
             break;
-        *crc = gpusnap_crc32(implementation, *crc, data + done, size);
+        if (crc != NULL)
+            *crc = gpusnap_crc32(implementation, *crc, data + done, size);
         done += size;
     }
     return done;

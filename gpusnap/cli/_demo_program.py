@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,16 +23,37 @@ _PATIENCE_S = 120.0
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """A program with a checkable result, for one backend; memory in bytes."""
+    """A program with a checkable result, for one backend; memory in bytes.
+
+    Attributes:
+        compilers: Places of the compiler that it needs, one of which is enough.
+    """
 
     backend: str
     module: str
     memory: int
+    compilers: tuple[str, ...] = ()
+
+    @property
+    def compiler(self) -> str | None:
+        """The compiler's path; None where there is none."""
+        return next(filter(None, map(shutil.which, self.compilers)), None)
+
+    @property
+    def lacks_compiler(self) -> bool:
+        """Whether it cannot be compiled here."""
+        return bool(self.compilers) and self.compiler is None
 
 
 _SIMULATED = Kind(backend="simulated", module="gpusnap.testing.program", memory=16 << 20)
 _KINDS = {
     "nvidia": Kind(backend="nvidia", module="gpusnap_nvidia.program", memory=256 << 20),
+    "amd": Kind(
+        backend="amd",
+        module="gpusnap_amd.program",
+        memory=256 << 20,
+        compilers=("hipcc", "/opt/rocm/bin/hipcc"),
+    ),
     _SIMULATED.backend: _SIMULATED,
 }
 BACKENDS = tuple(_KINDS)
@@ -41,11 +63,12 @@ def choose_kind(plugins: Plugins, backend: str | None) -> Kind:
     """The program for a backend; without one for a real device if there is one.
 
     Raises:
-        NoBackendError: The named backend cannot work here.
+        NoBackendError: The named backend cannot work here, or its program cannot be compiled.
     """
     if backend is None:
         names = {each.name for each in plugins.usable()}
-        return next((kind for name, kind in _KINDS.items() if name in names), _SIMULATED)
+        real = (kind for name, kind in _KINDS.items() if name in names)
+        return next((kind for kind in real if not kind.lacks_compiler), _SIMULATED)
     if backend == _SIMULATED.backend:
         return _SIMULATED  # which becomes usable once its machine is made
     probe = plugins.backend(backend).probe()
@@ -54,13 +77,19 @@ def choose_kind(plugins: Plugins, backend: str | None) -> Kind:
             f"Backend {backend} cannot work here: {'; '.join(probe.reasons)}",
             cure=f"Use --backend {_SIMULATED.backend}",
         )
+    if _KINDS[backend].lacks_compiler:
+        raise NoBackendError(
+            f"The program for backend {backend} needs {_KINDS[backend].compilers[0]}, which is not "
+            "there",
+            cure=f"Install it with the vendor's toolkit, or use --backend {_SIMULATED.backend}",
+        )
     return _KINDS[backend]
 
 
 def prepare(kind: Kind, folder: Path) -> dict[str, str]:
     """Make what a backend needs in a folder; returns variables for program and gpusnap."""
     if kind.backend != _SIMULATED.backend:
-        return {}
+        return {} if kind.compiler is None else {"GPUSNAP_HIPCC": kind.compiler}
     return create_machine(folder / "machine", memory=4 * kind.memory).environment
 
 

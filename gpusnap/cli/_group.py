@@ -5,12 +5,16 @@ from importlib.metadata import version
 import click
 
 from gpusnap.cli.backends import backends
+from gpusnap.cli.bench import bench
 from gpusnap.cli.check import check
 from gpusnap.cli.checkpoint import checkpoint
 from gpusnap.cli.demo import demo
 from gpusnap.cli.devices import devices
+from gpusnap.cli.diff import diff
+from gpusnap.cli.evidence import evidence
 from gpusnap.cli.inspect import inspect
 from gpusnap.cli.list import list_snapshots
+from gpusnap.cli.prune import prune
 from gpusnap.cli.ps import ps
 from gpusnap.cli.recover import recover
 from gpusnap.cli.restore import restore
@@ -29,13 +33,17 @@ VERBS = (
     list_snapshots,
     inspect,
     verify,
+    diff,
     rm,
+    prune,
     check,
     devices,
     ps,
     backends,
     setup_criu,
     demo,
+    bench,
+    evidence,
 )
 
 

@@ -8,6 +8,7 @@ import msgspec
 from gpusnap.errors import GpusnapError
 from gpusnap.events import Phase
 from gpusnap.repository import PhaseTime, Snapshot
+from gpusnap.restore import RestorePlan
 from gpusnap.types import BackendInfo, Device, DeviceProcess, Engine, Finding, Probe
 
 
@@ -84,7 +85,13 @@ class Failure(Line, frozen=True, kw_only=True, tag="exit_error"):
 
 
 class SnapshotRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot as listings show it."""
+    """A snapshot as listings show it.
+
+    Attributes:
+        bytes: Of all its files.
+        stored_bytes: Of them, without packs that were its parent's.
+        parent: Id of the snapshot that it builds on.
+    """
 
     name: str
     path: str
@@ -96,8 +103,11 @@ class SnapshotRow(msgspec.Struct, frozen=True, kw_only=True):
     backend: str | None
     engine: Engine
     bytes: int
+    stored_bytes: int
+    parent: str | None
     frozen_us: int
     left_running: bool
+    tags: tuple[str, ...]
 
 
 def snapshot_row(snapshot: Snapshot) -> SnapshotRow:
@@ -114,8 +124,11 @@ def snapshot_row(snapshot: Snapshot) -> SnapshotRow:
         backend=manifest.backend,
         engine=manifest.engine,
         bytes=snapshot.size,
+        stored_bytes=snapshot.stored_size,
+        parent=manifest.parent,
         frozen_us=manifest.frozen_us,
         left_running=manifest.left_running,
+        tags=manifest.tags,
     )
 
 
@@ -144,12 +157,14 @@ class Checkpointed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of ``verify``."""
+    """Result of ``verify``: ``bytes`` were read of ``bytes_total``."""
 
     path: Path
     intact: bool
     files: int
     bytes: int
+    bytes_total: int
+    bytes_per_second: int
     findings: tuple[Finding, ...]
 
 
@@ -164,6 +179,39 @@ class Removals(msgspec.Struct, frozen=True, kw_only=True):
     """Document of ``rm``."""
 
     removed: tuple[Removal, ...]
+
+
+class KeptRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot that ``prune`` keeps, and the rules that want it."""
+
+    snapshot: SnapshotRow
+    reasons: tuple[str, ...]
+
+
+class RemovedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot that ``prune`` removed, or in a dry run would remove."""
+
+    snapshot: SnapshotRow
+    bytes_freed: int
+
+
+class RefusedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``prune`` could not remove."""
+
+    path: str
+    reason: str
+
+
+class Pruning(msgspec.Struct, frozen=True, kw_only=True):
+    """Document of ``prune``."""
+
+    repository: str
+    dry_run: bool
+    kept: tuple[KeptRow, ...]
+    removed: tuple[RemovedRow, ...]
+    refused: tuple[RefusedRow, ...]
+    damaged: tuple[DamagedRow, ...]
+    bytes_freed: int
 
 
 class DeviceList(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,15 +267,19 @@ class BackendList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Document of ``check``."""
+    """Document of ``check``; ``restore`` is what ``--restore`` asked about."""
 
     pid: int | None
     findings: tuple[Finding, ...]
     backends: tuple[BackendRow, ...]
+    restore: RestorePlan | None = None
 
 
 class RecoveryRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One interrupted operation and what became of it; ``task`` is None where unknown."""
+    """One interrupted operation and what became of it.
+
+    ``task`` is None where unknown; without ``pids`` it is about the whole machine.
+    """
 
     task: str | None
     pids: tuple[int, ...]

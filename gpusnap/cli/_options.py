@@ -8,6 +8,7 @@ import click
 
 from gpusnap.cli import _parameters
 from gpusnap.cli._output import Output
+from gpusnap.repository import check_tags
 
 _Command = TypeVar("_Command", bound=Callable[..., Any] | click.Command)
 
@@ -35,6 +36,19 @@ def flag(name: str, parameter: str, text: str) -> Callable[[_Command], _Command]
     """A flag that is off by default."""
     return click.option(
         name, parameter, is_flag=True, envvar=_variable(name), show_envvar=True, help=text
+    )
+
+
+def choice(name: str, parameter: str, text: str) -> Callable[[_Command], _Command]:
+    """A flag that can be given, refused, or left to gpusnap."""
+    bare = name.removeprefix("--")
+    return click.option(
+        f"{name}/--no-{bare}",
+        parameter,
+        default=None,
+        envvar=_variable(name),
+        show_envvar=True,
+        help=f"{text}  [default: where the target asks for it]",
     )
 
 
@@ -90,6 +104,63 @@ force_option = click.option(
     help="Go on in spite of the finding with this code; may be given several times.",
 )
 
+
+def _tags(
+    _context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    return check_tags(value)
+
+
+def tag_option(text: str, name: str = "--tag") -> Callable[[_Command], _Command]:
+    """An option that takes tags, each by itself."""
+    return click.option(
+        name,
+        metavar="TAG",
+        multiple=True,
+        callback=_tags,
+        envvar=_variable(name),
+        show_envvar=True,
+        help=text,
+    )
+
+
+thp_option = flag(
+    "--thp", "thp", "Use huge pages while memory is filled: a switch of the whole machine."
+)
+
+
+def workers_option(text: str) -> Callable[[_Command], _Command]:
+    """The option for a number of threads."""
+    return click.option(
+        "--parallel-workers",
+        "parallel_workers",
+        metavar="N",
+        type=click.IntRange(min=1, max=1024),
+        envvar=_variable("--parallel-workers"),
+        show_envvar=True,
+        help=f"{text}  [default: one for each CPU]",
+    )
+
+
+device_map_option = click.option(
+    "--device-map",
+    "device_map",
+    metavar="OLD=NEW[,OLD=NEW]",
+    callback=_parameters.device_map,
+    envvar=f"{PREFIX}_DEVICE_MAP",
+    show_envvar=True,
+    help="Which device replaces which, by index or UUID; the others follow by themselves.",
+)
+
+devices_option = click.option(
+    "--devices",
+    metavar="DEVICE[,DEVICE]",
+    callback=_parameters.devices,
+    envvar=f"{PREFIX}_DEVICES",
+    show_envvar=True,
+    help="The devices that may be used, by index or UUID.  [default: all]",
+)
+
 dry_run_option = flag("--dry-run", "dry_run", "Show what would be done and change nothing.")
 
 timeout_option = duration("--timeout", "timeout_us", "30m", "How long CRIU may take.")
@@ -108,3 +179,11 @@ optional_pid_argument = click.argument(
 )
 
 snapshot_argument = click.argument("snapshot", metavar="SNAPSHOT")
+
+restorable_option = click.option(
+    "--restore",
+    metavar="SNAPSHOT",
+    envvar=f"{PREFIX}_RESTORE",
+    show_envvar=True,
+    help="Say whether this snapshot could be restored here, and which device replaces which.",
+)

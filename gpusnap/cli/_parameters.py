@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from gpusnap.datapath import Subset, parse_subset
+
 _MICROSECONDS = {
     "us": 1,
     "ms": 1_000,
@@ -83,6 +85,31 @@ def parse_size(value: str) -> int:
     return size
 
 
+def parse_device_map(value: str) -> tuple[tuple[str, str], ...]:
+    """Read pairs such as ``0=1,1=0`` of a saved device and the one that is to replace it.
+
+    Raises:
+        click.BadParameter: It is none.
+    """
+    split = [pair.partition("=") for pair in value.split(",")]
+    pairs = tuple((old.strip(), new.strip()) for old, _, new in split)
+    if not all(old and new and "=" not in new for old, new in pairs):
+        raise _refused(value, "is no device map such as 0=1,1=0")
+    return pairs
+
+
+def parse_devices(value: str) -> tuple[str, ...]:
+    """Read a list of devices such as ``0,1``.
+
+    Raises:
+        click.BadParameter: It is none.
+    """
+    names = tuple(part.strip() for part in value.split(","))
+    if not all(names):
+        raise _refused(value, "is no list of devices such as 0,1")
+    return names
+
+
 def parse_folder(value: str) -> Path:
     """Read a path; ``~`` is the home folder, also where no shell has seen to that.
 
@@ -133,3 +160,24 @@ def name(_context: click.Context, _parameter: click.Parameter, value: str | None
 def folder(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Path | None:
     """Callback of options that take a folder."""
     return None if value is None else parse_folder(value)
+
+
+def device_map(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> tuple[tuple[str, str], ...]:
+    """Callback of options that say which device replaces which."""
+    return () if value is None else parse_device_map(value)
+
+
+def devices(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> tuple[str, ...]:
+    """Callback of options that list devices."""
+    return () if value is None else parse_devices(value)
+
+
+def subset(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> Subset | None:
+    """Callback of options that take a part of the data."""
+    return None if value is None else parse_subset(value)

@@ -17,6 +17,7 @@ _WORDS = {
     Phase.PREFLIGHT: "check target",
     Phase.LOCK: "lock devices",
     Phase.CHECKPOINT: "device to host memory",
+    Phase.SCRUB: "take devices from forked children",
     Phase.DUMP: "dump processes",
     Phase.COPY: "copy memory",
     Phase.WRITE: "write memory",

@@ -12,6 +12,7 @@ from gpusnap.cli._format import count, duration, listed, size
 from gpusnap.cli._messages import Checkpointed, snapshot_row
 from gpusnap.cli._options import (
     backend_option,
+    choice,
     dry_run_option,
     flag,
     force_option,
@@ -19,7 +20,10 @@ from gpusnap.cli._options import (
     lock_timeout_option,
     pid_argument,
     repo_option,
+    tag_option,
+    thp_option,
     timeout_option,
+    workers_option,
 )
 from gpusnap.cli._output import Output
 from gpusnap.cli._parameters import size as size_parameter
@@ -56,18 +60,17 @@ from gpusnap.types import Engine
 @click.option(
     "--engine",
     type=click.Choice([engine.value for engine in Engine]),
-    default=Engine.DRIVER.value,
     envvar="GPUSNAP_ENGINE",
     show_envvar=True,
-    show_default=True,
-    help="Who drives the device: gpusnap itself, or CRIU's plugin of the vendor.",
+    help="Who drives the device: gpusnap itself, or CRIU's plugin of the vendor.  [default: "
+    "driver where the backend offers it]",
 )
 @timeout_option
 @lock_timeout_option
 @flag("--tcp-established", "tcp_established", "Save established TCP connections.")
-@flag("--file-locks", "file_locks", "Save file locks.")
-@flag("--ext-unix-sk", "ext_unix_sk", "Allow unix sockets connected to outside of the tree.")
-@flag("--link-remap", "link_remap", "Let CRIU link deleted files that are still open.")
+@choice("--file-locks", "file_locks", "Save file locks.")
+@choice("--ext-unix-sk", "ext_unix_sk", "Save Unix datagram sockets connected to outside.")
+@choice("--link-remap", "link_remap", "Save files in use that have another name alone.")
 @flag("--no-regions", "no_regions", "Leave all memory to CRIU, which takes longer.")
 @click.option(
     "--compress",
@@ -78,15 +81,7 @@ from gpusnap.types import Engine
     show_default=True,
     help="How memory is compressed; auto tries a sample and takes what pays.",
 )
-@click.option(
-    "--parallel-workers",
-    "parallel_workers",
-    metavar="N",
-    type=click.IntRange(min=1, max=1024),
-    envvar="GPUSNAP_PARALLEL_WORKERS",
-    show_envvar=True,
-    help="Threads that save memory.  [default: one for each CPU]",
-)
+@workers_option("Threads that save memory.")
 @click.option(
     "--memory-budget",
     "memory_budget",
@@ -96,6 +91,17 @@ from gpusnap.types import Engine
     show_envvar=True,
     help="Host memory for what is copied and not yet written.  [default: a share of what is free]",
 )
+@flag("--incremental", "incremental", "Store only memory that an earlier snapshot does not have.")
+@click.option(
+    "--parent",
+    metavar="SNAPSHOT",
+    envvar="GPUSNAP_PARENT",
+    show_envvar=True,
+    help="Snapshot to build on: implies --incremental, which by itself takes the newest one of "
+    "the same program in the repository.",
+)
+@tag_option("Word to list and to keep the snapshot by; may be given several times.")
+@thp_option
 @force_option
 @dry_run_option
 @json_option
@@ -106,17 +112,21 @@ def checkpoint(
     repo: Path | None,
     kill: bool,
     backend: str | None,
-    engine: str,
+    engine: str | None,
     timeout_us: int,
     lock_timeout_us: int,
     tcp_established: bool,
-    file_locks: bool,
-    ext_unix_sk: bool,
-    link_remap: bool,
+    file_locks: bool | None,
+    ext_unix_sk: bool | None,
+    link_remap: bool | None,
     no_regions: bool,
     compress: str,
     parallel_workers: int | None,
     memory_budget: int | None,
+    incremental: bool,
+    parent: str | None,
+    tag: tuple[str, ...],
+    thp: bool,
     force: tuple[str, ...],
     dry_run: bool,
     output: Output,
@@ -128,7 +138,7 @@ def checkpoint(
     options = CheckpointOptions(
         leave_running=not kill,
         backend=backend,
-        engine=Engine(engine),
+        engine=None if engine is None else Engine(engine),
         timeout_us=timeout_us,
         lock_timeout_us=lock_timeout_us,
         tcp_established=tcp_established,
@@ -136,8 +146,16 @@ def checkpoint(
         external_unix_sockets=ext_unix_sk,
         link_remap=link_remap,
         regions=not no_regions,
-        saving=choose_saving(compress, workers=parallel_workers, budget=memory_budget),
+        saving=choose_saving(
+            compress,
+            workers=parallel_workers,
+            budget=memory_budget,
+            incremental=incremental or parent is not None,
+        ),
+        parent=parent,
+        thp=thp,
         force=frozenset(force),
+        tags=tag,
     )
     where = _one_name(spec, name)
     if dry_run:
@@ -171,12 +189,20 @@ def _show(plan: CheckpointPlan, output: Output) -> int:
                 ("backend", f"{plan.backend}{claimed}" if plan.backend else "none is needed"),
                 ("engine", plan.engine.value),
                 ("snapshot", plan.snapshot_path),
+                *_parent(plan),
                 ("bytes", f"about {size(plan.estimated_bytes)}"),
                 ("criu", shlex.join(plan.criu_command) or "none was found"),
+                *(("chosen for CRIU", f"{each.option} ({each.reason})") for each in plan.chosen),
             ]
         )
         output.findings(plan.findings)
     return exit_code_of(plan.findings)
+
+
+def _parent(plan: CheckpointPlan) -> list[tuple[str, str]]:
+    if not plan.incremental:
+        return []
+    return [("parent", plan.parent or "none: all memory is stored")]
 
 
 def _report(snapshot: Snapshot, watch: Watch, output: Output) -> None:
@@ -195,6 +221,15 @@ def _report(snapshot: Snapshot, watch: Watch, output: Output) -> None:
     device = "" if manifest.claimed else ", which holds no device state,"
     output.say(
         f"Saved process {root.pid} ({root.name}){device} to {snapshot.path}: "
-        f"{count(len(manifest.files), 'file')}, {size(snapshot.size)} "
+        f"{count(len(manifest.files), 'file')}, {size(snapshot.size)}{_shared(snapshot)} "
         f"in {duration(watch.took_us)}, frozen for {duration(frozen_us)}; {state}"
     )
+
+
+def _shared(snapshot: Snapshot) -> str:
+    """What did not have to be stored, where identities were taken."""
+    memory = snapshot.manifest.memory
+    if memory is None or not memory.identities:
+        return ""
+    had = f"{size(memory.reused)} were in its parent" if snapshot.manifest.parent else "no parent"
+    return f" ({size(snapshot.stored_size)} of them new; {had})"

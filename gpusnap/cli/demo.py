@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 
 from gpusnap.checkpoint import run_checkpoint
-from gpusnap.checks import check_privileges
 from gpusnap.cli import _parameters
 from gpusnap.cli._demo_program import BACKENDS, Kind, Program, choose_kind, prepare
 from gpusnap.cli._format import count, duration, plain, size
@@ -20,6 +19,7 @@ from gpusnap.cli._output import Output
 from gpusnap.cli._watch import Watch, watched
 from gpusnap.criu import find_criu
 from gpusnap.errors import EXIT_OK, GpusnapError, TargetError, UsageError, refuse
+from gpusnap.findings import check_privileges
 from gpusnap.phases import now_us
 from gpusnap.plan import CheckpointOptions
 from gpusnap.plugins import default_plugins

@@ -1,6 +1,6 @@
 """``gpusnap devices``: the devices of this machine and their health."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import click
 
@@ -10,6 +10,7 @@ from gpusnap.cli._messages import DeviceList
 from gpusnap.cli._options import backend_option, json_option
 from gpusnap.cli._output import Output
 from gpusnap.errors import EXIT_OK, NotFoundError
+from gpusnap.plugins import default_plugins
 from gpusnap.types import Device, Health
 
 _COLUMNS = (
@@ -41,6 +42,8 @@ def devices(wanted: tuple[str, ...], backend: str | None, output: Output) -> int
         output.document(DeviceList(devices=chosen))
     elif chosen:
         output.table(_COLUMNS, map(_row, chosen))
+        for note in _notes(chosen):
+            output.note(note)
     else:
         output.note("No usable backend has a device here; gpusnap backends says why")
     return EXIT_OK
@@ -59,6 +62,13 @@ def _choose(found: Iterable[Device], wanted: tuple[str, ...]) -> tuple[Device, .
 
 def _is(device: Device, name: str) -> bool:
     return name in {str(device.index), device.uuid, device.pci}
+
+
+def _notes(shown: Iterable[Device]) -> Iterator[str]:
+    vendors = {device.vendor for device in shown}
+    for backend in default_plugins().backends():
+        if backend.info.note and backend.info.vendor in vendors:
+            yield f"{backend.name}: {backend.info.note}"
 
 
 def health_words(health: Health) -> str:

@@ -10,7 +10,9 @@ from gpusnap.cli._format import count, duration, instant, listed, size
 from gpusnap.cli._options import json_option, repo_option, snapshot_argument
 from gpusnap.cli._output import Output
 from gpusnap.errors import EXIT_OK
+from gpusnap.plugins import default_plugins
 from gpusnap.repository import Manifest, SavedOptions, Snapshot, resolve
+from gpusnap.types import SavedBuffers, SavedMemory
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,7 +20,9 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     bytes: int
+    stored_bytes: int
     manifest: Manifest
+    device_buffers: tuple[SavedBuffers, ...]
 
 
 @click.command()
@@ -28,21 +32,36 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 def inspect(snapshot: str, repo: Path | None, output: Output) -> int:
     """Show what is known of a snapshot.
 
-    That is its target, devices, host, phases and files.
+    That is its target, devices, host, phases and files, and the device buffers in its images.
 
     SNAPSHOT is a path with a slash, a name in the repository, the beginning of one, or
     latest.
     """
     found = resolve(snapshot, repo)
+    buffers = _buffers(found)
     if output.json:
-        document = Inspection(path=str(found.path), bytes=found.size, manifest=found.manifest)
+        document = Inspection(
+            path=str(found.path),
+            bytes=found.size,
+            stored_bytes=found.stored_size,
+            manifest=found.manifest,
+            device_buffers=buffers,
+        )
         output.document(document)
     else:
-        _show(found, output)
+        _show(found, buffers, output)
     return EXIT_OK
 
 
-def _show(snapshot: Snapshot, output: Output) -> None:
+def _buffers(snapshot: Snapshot) -> tuple[SavedBuffers, ...]:
+    """Ask the backend of a snapshot, if it is here: it alone can read the vendor's images."""
+    for backend in default_plugins().backends():
+        if backend.name == snapshot.manifest.backend:
+            return backend.describe_images(str(snapshot.images))
+    return ()
+
+
+def _show(snapshot: Snapshot, buffers: tuple[SavedBuffers, ...], output: Output) -> None:
     manifest = snapshot.manifest
     output.facts(
         [
@@ -53,10 +72,22 @@ def _show(snapshot: Snapshot, output: Output) -> None:
             ("frozen", duration(manifest.frozen_us)),
             *((f"  {each.phase.value}", duration(each.microseconds)) for each in manifest.phases),
             *_memory(manifest),
+            *map(_buffer, buffers),
             ("files", f"{count(len(manifest.files), 'file')}, {size(snapshot.size)}"),
+            *_own(snapshot),
         ]
     )
     output.findings(manifest.findings)
+
+
+def _buffer(each: SavedBuffers) -> tuple[str, str]:
+    return f"  GPU {each.device}", f"{count(each.count, f'{each.kind} buffer')}, {size(each.bytes)}"
+
+
+def _own(snapshot: Snapshot) -> list[tuple[str, str]]:
+    if snapshot.manifest.parent is None:
+        return []
+    return [("  new", f"{size(snapshot.stored_size)}; the rest are files of its parent as well")]
 
 
 def _identity(snapshot: Snapshot) -> list[tuple[str, str]]:
@@ -64,7 +95,9 @@ def _identity(snapshot: Snapshot) -> list[tuple[str, str]]:
     return [
         ("snapshot", str(snapshot.path)),
         ("id", manifest.id),
+        *([("parent", manifest.parent)] if manifest.parent else []),
         ("created", f"{instant(manifest.created)} by gpusnap {manifest.gpusnap_version}"),
+        ("tags", listed(manifest.tags)),
     ]
 
 
@@ -111,7 +144,16 @@ def _memory(manifest: Manifest) -> list[tuple[str, str]]:
         (f"  {use.codec}", f"{count(use.chunks, 'chunk')}, {size(use.raw)} to {size(use.stored)}")
         for use in memory.codecs
     )
-    return [("memory", kept), *codecs]
+    return [("memory", kept), *codecs, *_shared(memory)]
+
+
+def _shared(memory: SavedMemory) -> list[tuple[str, str]]:
+    if not memory.identities:
+        return []
+    return [
+        ("  reused", f"{size(memory.reused)} that its parent had"),
+        ("  duplicates", f"{size(memory.duplicates)} stored once though there twice"),
+    ]
 
 
 def _host(manifest: Manifest) -> list[tuple[str, str]]:

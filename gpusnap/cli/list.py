@@ -7,21 +7,25 @@ import click
 
 from gpusnap.cli._format import duration, instant, size
 from gpusnap.cli._messages import DamagedRow, Listing, SnapshotRow, snapshot_row
-from gpusnap.cli._options import json_option, repo_option
+from gpusnap.cli._options import json_option, repo_option, tag_option
 from gpusnap.cli._output import Output
 from gpusnap.errors import EXIT_OK, EXIT_WARNINGS
 from gpusnap.repository import Repository, default_repository
 
-_COLUMNS = ("NAME", "CREATED", ">PID", "COMMAND", "BACKEND", ">SIZE", ">FROZEN")
+_COLUMNS = ("NAME", "CREATED", ">PID", "COMMAND", "BACKEND", ">SIZE", ">NEW", ">FROZEN", "TAGS")
 _COMMAND_LENGTH = 40
 
 
 @click.command("list")
 @repo_option
+@tag_option("List those with this tag only; given several times, those with any.")
 @json_option
-def list_snapshots(repo: Path | None, output: Output) -> int:
-    """List the snapshots of a repository, oldest first."""
-    listing = _read(repo)
+def list_snapshots(repo: Path | None, tag: tuple[str, ...], output: Output) -> int:
+    """List the snapshots of a repository, oldest first.
+
+    SIZE is what all files of a snapshot hold, NEW is without those that were its parent's.
+    """
+    listing = _read(repo, tag)
     if output.json:
         output.document(listing)
     else:
@@ -29,7 +33,7 @@ def list_snapshots(repo: Path | None, output: Output) -> int:
     return EXIT_WARNINGS if listing.damaged else EXIT_OK
 
 
-def _read(repo: Path | None) -> Listing:
+def _read(repo: Path | None, tags: tuple[str, ...]) -> Listing:
     folder = repo or default_repository()
     # Before its first snapshot the default repository does not exist, which is no mistake.
     if repo is None and not folder.exists():
@@ -37,7 +41,11 @@ def _read(repo: Path | None) -> Listing:
     found = Repository.open(folder).contents()
     return Listing(
         repository=str(folder),
-        snapshots=tuple(map(snapshot_row, found.snapshots)),
+        snapshots=tuple(
+            snapshot_row(each)
+            for each in found.snapshots
+            if not tags or set(tags) & set(each.manifest.tags)
+        ),
         damaged=tuple(
             DamagedRow(name=each.name, path=str(each.path), reason=each.reason)
             for each in found.damaged
@@ -58,7 +66,9 @@ def _row(row: SnapshotRow) -> tuple[str, ...]:
         _command(row),
         row.backend or "-",
         size(row.bytes),
+        size(row.stored_bytes),
         duration(row.frozen_us),
+        ",".join(row.tags) or "-",
     )
 
 

@@ -36,6 +36,7 @@ def recover(pid: int | None, timeout_us: int, output: Output) -> int:
 def _show(rows: tuple[RecoveryRow, ...], output: Output) -> None:
     for row in rows:
         state = "not recovered" if row.failed else "recovered"
-        output.say(f"{row.task or 'operation'} of {listed(row.pids)} {state}: {row.outcome}")
+        subject = f"{row.task or 'operation'} of {listed(row.pids)}" if row.pids else "leftover"
+        output.say(f"{subject} {state}: {row.outcome}")
     if not rows:
         output.say("Nothing is left of an interrupted operation")

@@ -9,16 +9,20 @@ from gpusnap.cli._failures import exit_code_of
 from gpusnap.cli._format import count, duration, listed
 from gpusnap.cli._options import (
     backend_option,
+    device_map_option,
+    devices_option,
     dry_run_option,
     flag,
     force_option,
     json_option,
     repo_option,
     snapshot_argument,
+    thp_option,
     timeout_option,
 )
 from gpusnap.cli._output import Output
 from gpusnap.cli._watch import Watch, watched
+from gpusnap.device_map import DeviceChoice
 from gpusnap.errors import IncompatibleError
 from gpusnap.restore import (
     RestoredTarget,
@@ -33,8 +37,16 @@ from gpusnap.restore import (
 @snapshot_argument
 @repo_option
 @backend_option
+@device_map_option
+@devices_option
 @timeout_option
 @flag("--verify-memory", "verify_memory", "Read filled memory back and compare it.")
+@thp_option
+@flag(
+    "--new-pids",
+    "new_pids",
+    "Restore into a PID namespace of its own, beside others of the same snapshot.",
+)
 @force_option
 @dry_run_option
 @json_option
@@ -42,15 +54,21 @@ def restore(
     snapshot: str,
     repo: Path | None,
     backend: str | None,
+    device_map: tuple[tuple[str, str], ...],
+    devices: tuple[str, ...],
     timeout_us: int,
     verify_memory: bool,
+    thp: bool,
+    new_pids: bool,
     force: tuple[str, ...],
     dry_run: bool,
     output: Output,
 ) -> int:
     """Bring a saved process tree back to life.
 
-    It gets its PIDs back, on the devices it was saved on or their like.
+    It gets its PIDs back, on the devices it was saved on or their like. With --new-pids it
+    gets them back only as it sees itself: others see new ones, and one snapshot can run several
+    times at once.
 
     SNAPSHOT is a path with a slash, a name in the repository, the beginning of one, or
     latest.
@@ -59,6 +77,9 @@ def restore(
         backend=backend,
         timeout_us=timeout_us,
         verify_memory=verify_memory,
+        thp=thp,
+        new_pids=new_pids,
+        devices=DeviceChoice(pairs=device_map, devices=devices),
         force=frozenset(force),
     )
     if dry_run:
@@ -69,7 +90,10 @@ def restore(
     return watch.exit_code
 
 
-def _devices(plan: RestorePlan) -> str:
+def devices_of(plan: RestorePlan) -> str:
+    """Say what replaces the devices of the snapshot."""
+    if plan.backend is None:
+        return "none are needed"
     if plan.device_map is None:
         return "do not fit"
     if plan.device_map.identity:
@@ -87,7 +111,7 @@ def _show(plan: RestorePlan, output: Output) -> int:
                 ("processes", listed(plan.pids)),
                 ("backend", plan.backend or "none is needed"),
                 ("engine", plan.engine.value),
-                ("devices", _devices(plan) if plan.backend else "none are needed"),
+                ("devices", devices_of(plan)),
                 ("criu", shlex.join(plan.criu_command)),
             ]
         )
@@ -105,3 +129,8 @@ def _report(target: RestoredTarget, watch: Watch, output: Output) -> None:
         f"Restored process {target.root_pid}{tree} from {target.snapshot} "
         f"in {duration(watch.took_us)}; it runs"
     )
+    if target.init_pid is not None:
+        output.say(
+            f"It sees the PIDs of the snapshot; its root, {target.new_pids[0][0]} inside, is "
+            f"{target.root_pid} here. kill -9 {target.init_pid} ends all of it"
+        )

@@ -3,7 +3,13 @@
 import click
 
 from gpusnap.cli._format import duration
-from gpusnap.cli._options import backend_option, json_option, pid_argument
+from gpusnap.cli._options import (
+    backend_option,
+    device_map_option,
+    devices_option,
+    json_option,
+    pid_argument,
+)
 from gpusnap.cli._output import Output
 from gpusnap.cli._watch import watched
 from gpusnap.suspension import resume as resume_target
@@ -12,11 +18,21 @@ from gpusnap.suspension import resume as resume_target
 @click.command()
 @pid_argument
 @backend_option
+@device_map_option
+@devices_option
 @json_option
-def resume(pid: int, backend: str | None, output: Output) -> int:
-    """Put a suspended process tree back on its devices."""
+def resume(
+    pid: int,
+    backend: str | None,
+    device_map: tuple[tuple[str, str], ...],
+    devices: tuple[str, ...],
+    output: Output,
+) -> int:
+    """Put a suspended tree back on its devices, or on others."""
     with watched(output) as watch:
-        resumed = resume_target(pid, backend=backend, plugins=watch.plugins)
+        resumed = resume_target(
+            pid, backend=backend, device_map=device_map, devices=devices, plugins=watch.plugins
+        )
     if output.json:
         watch.summary("resume", resumed)
     else:

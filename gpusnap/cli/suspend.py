@@ -9,6 +9,7 @@ from gpusnap.cli._options import (
     json_option,
     lock_timeout_option,
     pid_argument,
+    thp_option,
 )
 from gpusnap.cli._output import Output
 from gpusnap.cli._watch import watched
@@ -20,12 +21,14 @@ from gpusnap.suspension import suspend as suspend_target
 @pid_argument
 @backend_option
 @lock_timeout_option
+@thp_option
 @force_option
 @json_option
 def suspend(
     pid: int,
     backend: str | None,
     lock_timeout_us: int,
+    thp: bool,
     force: tuple[str, ...],
     output: Output,
 ) -> int:
@@ -38,6 +41,7 @@ def suspend(
             pid,
             backend=backend,
             lock_timeout_us=lock_timeout_us,
+            thp=thp,
             force=frozenset(force),
             plugins=watch.plugins,
         )

@@ -8,6 +8,8 @@ from gpusnap.criu.find import Criu, Passed, Search, find_criu, search_criu
 from gpusnap.criu.guard import GUARD_NAME, Range, guarded, write_ranges
 from gpusnap.criu.guard_check import guard_works
 from gpusnap.criu.images import inventory_plugins
+from gpusnap.criu.images import tree_pids as image_pids
+from gpusnap.criu.namespace import NAMESPACE_INIT, Entrance, Namespace
 from gpusnap.criu.private import private_criu_directory
 from gpusnap.criu.request import DumpRequest, RestoreRequest, equivalent_command
 from gpusnap.criu.seal import seal, unsealed
@@ -15,9 +17,12 @@ from gpusnap.criu.session import Notify, Session
 
 __all__ = [
     "GUARD_NAME",
+    "NAMESPACE_INIT",
     "SUITE",
     "Criu",
     "DumpRequest",
+    "Entrance",
+    "Namespace",
     "Notify",
     "Passed",
     "Range",
@@ -28,6 +33,7 @@ __all__ = [
     "find_criu",
     "guard_works",
     "guarded",
+    "image_pids",
     "install_private_criu",
     "inventory_plugins",
     "private_criu_directory",

@@ -7,14 +7,14 @@ the guard fit.
 
 import shutil
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from itertools import pairwise
 from mmap import PAGESIZE
 from pathlib import Path
 
 import msgspec
 
-from gpusnap.errors import NotFoundError, PluginError, UsageError
+from gpusnap.criu.built import built_file
+from gpusnap.errors import PluginError, UsageError
 from gpusnap.types import CriuOptions
 
 GUARD_NAME = "gpusnap_guard"
@@ -92,13 +92,7 @@ def guard_file() -> Path:
     Raises:
         NotFoundError: There is none.
     """
-    # An editable installation has its compiled files in another folder than its modules
-    spec = find_spec("gpusnap")
-    for folder in (spec and spec.submodule_search_locations) or ():
-        path = Path(folder, "guard", _FILE).absolute()
-        if path.is_file():
-            return path
-    raise NotFoundError("CRIU's guard was not built with this installation of gpusnap")
+    return built_file("guard", _FILE, "CRIU's guard")
 
 
 def _check(ordered: Sequence[Range]) -> None:

@@ -52,7 +52,7 @@ def explain_failure(log: Path, output: str) -> CriuError:
         log: Its log, which may not exist.
         output: What it wrote beside its log, before it opened it.
     """
-    verdict = classify([*_lines(log), *output.splitlines()])
+    verdict = classify([*read_lines(log), *output.splitlines()])
     # Where the log lies is told by whoever keeps it: it moves once the work folder goes.
     details = [verdict.line] if verdict.line else []
     return CriuError(verdict.text, cure=verdict.cure, details=details)
@@ -127,7 +127,8 @@ def _name(pid: int) -> str:
         return "gone"
 
 
-def _lines(log: Path) -> list[str]:
+def read_lines(log: Path) -> list[str]:
+    """The lines of a log; none where it does not exist or cannot be read."""
     try:
         with log.open("rb") as file:
             size = file.seek(0, 2)

@@ -26,6 +26,7 @@ class DumpRequest(msgspec.Struct, frozen=True, kw_only=True):
         images: Existing folder for the images.
         work: Existing folder for the log and statistics.
         leave_running: Whether the target runs on after the dump.
+        own_network: Whether the tree has a network namespace of its own.
         ghost_limit: Largest deleted file that is saved, in bytes; None for CRIU's 1 MiB.
         timeout_us: How long CRIU may take, without the time that notifications take.
     """
@@ -40,8 +41,14 @@ class DumpRequest(msgspec.Struct, frozen=True, kw_only=True):
     file_locks: bool = False
     link_remap: bool = False
     ext_unix_sockets: bool = False
+    own_network: bool = False
     ghost_limit: int | None = None
     options: CriuOptions = CriuOptions()
+
+    @property
+    def locks_network(self) -> bool:
+        """Whether CRIU holds packets back meanwhile, for which it has to be told how."""
+        return self.tcp_established or self.own_network
 
 
 class RestoreRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,21 +81,34 @@ def plugin_directory(request: CriuRequest) -> Path:
 
 
 def global_arguments(request: CriuRequest) -> tuple[str, ...]:
-    """What RPC has no field for: no settings of the machine, and the plugin folder."""
-    return ("--no-default-config", "--libdir", str(plugin_directory(request)))
+    """What RPC has no field for: no settings of the machine, the plugin folder, a ghost limit.
+
+    The field that RPC has for the last ends at 4 GiB.
+    """
+    arguments = ("--no-default-config", "--libdir", str(plugin_directory(request)))
+    if isinstance(request, DumpRequest) and request.ghost_limit is not None:
+        return (*arguments, f"--ghost-limit={request.ghost_limit}")
+    return arguments
 
 
-def rpc_options(request: CriuRequest, images: int, work: int) -> rpc_pb2.Options:
+def inside_arguments(work: int) -> tuple[str, ...]:
+    """What a CRIU in another PID namespace is told beside :func:`global_arguments`."""
+    return ("--work-dir", f"/proc/self/fd/{work}")
+
+
+def rpc_options(
+    request: CriuRequest, images: int, work: int, *, inside: bool = False
+) -> rpc_pb2.Options:
     """The request in CRIU's own terms.
 
     Args:
         request: What is asked for.
         images: Open descriptor of the images folder.
         work: Open descriptor of the work folder.
+        inside: Whether CRIU runs in a PID namespace where gpusnap has no PID. It then inherits
+            the descriptors, because it cannot look them up among gpusnap's.
     """
     options = rpc_pb2.Options(
-        images_dir_fd=images,
-        work_dir_fd=work,
         log_file=log_path(request).name,
         log_level=LOG_LEVEL,
         notify_scripts=True,
@@ -100,6 +120,10 @@ def rpc_options(request: CriuRequest, images: int, work: int) -> rpc_pb2.Options
         manage_cgroups_mode=rpc_pb2.IGNORE,
         timeout=_freeze_seconds(request.timeout_us),
     )
+    if inside:
+        options.images_dir_fd, options.images_dir = -1, f"/proc/self/fd/{images}"
+    else:
+        options.images_dir_fd, options.work_dir_fd = images, work
     if isinstance(request, DumpRequest):
         _add_dump_options(options, request)
     return options
@@ -109,9 +133,7 @@ def _add_dump_options(options: rpc_pb2.Options, request: DumpRequest) -> None:
     options.pid = request.pid
     options.leave_running = request.leave_running
     options.link_remap = request.link_remap
-    if request.ghost_limit is not None:
-        options.ghost_limit = request.ghost_limit
-    if request.tcp_established:
+    if request.locks_network:
         options.network_lock = _network_lock()
 
 
@@ -149,8 +171,6 @@ def _flags(request: CriuRequest) -> list[str]:
     if isinstance(request, DumpRequest):
         wanted |= {"--leave-running": request.leave_running, "--link-remap": request.link_remap}
     flags = [flag for flag, given in wanted.items() if given]
-    if isinstance(request, DumpRequest) and request.ghost_limit is not None:
-        flags.append(f"--ghost-limit={request.ghost_limit}")
-    if isinstance(request, DumpRequest) and request.tcp_established:
+    if isinstance(request, DumpRequest) and request.locks_network:
         flags.append(f"--network-lock={rpc_pb2.NetworkLock.Name(_network_lock()).lower()}")
     return flags

@@ -24,27 +24,27 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16gpusnap/criu/rpc.proto\x12\x0cgpusnap.criu\"\x8d\x03\n\x07Options\x12\x15\n\rimages_dir_fd\x18\x01 \x02(\x05\x12\x0b\n\x03pid\x18\x02 \x01(\x05\x12\x15\n\rleave_running\x18\x03 \x01(\x08\x12\x13\n\x0b\x65xt_unix_sk\x18\x04 \x01(\x08\x12\x17\n\x0ftcp_established\x18\x05 \x01(\x08\x12\x11\n\tshell_job\x18\x07 \x01(\x08\x12\x12\n\nfile_locks\x18\x08 \x01(\x08\x12\x11\n\tlog_level\x18\t \x01(\x05\x12\x10\n\x08log_file\x18\n \x01(\t\x12\x16\n\x0enotify_scripts\x18\x0c \x01(\x08\x12\x13\n\x0bwork_dir_fd\x18\x11 \x01(\x05\x12\x12\n\nlink_remap\x18\x12 \x01(\x08\x12\x35\n\x13manage_cgroups_mode\x18\" \x01(\x0e\x32\x18.gpusnap.criu.CgroupMode\x12\x13\n\x0bghost_limit\x18# \x01(\r\x12\x0f\n\x07timeout\x18- \x01(\r\x12/\n\x0cnetwork_lock\x18@ \x01(\x0e\x32\x19.gpusnap.criu.NetworkLock\"o\n\x07Request\x12\'\n\x04type\x18\x01 \x02(\x0e\x32\x19.gpusnap.criu.RequestType\x12#\n\x04opts\x18\x02 \x01(\x0b\x32\x15.gpusnap.criu.Options\x12\x16\n\x0enotify_success\x18\x03 \x01(\x08\"\x17\n\x08Restored\x12\x0b\n\x03pid\x18\x01 \x02(\x05\"+\n\x0cNotification\x12\x0e\n\x06script\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\x05\"\xbe\x01\n\x08Response\x12\'\n\x04type\x18\x01 \x02(\x0e\x32\x19.gpusnap.criu.RequestType\x12\x0f\n\x07success\x18\x02 \x02(\x08\x12\'\n\x07restore\x18\x04 \x01(\x0b\x32\x16.gpusnap.criu.Restored\x12*\n\x06notify\x18\x05 \x01(\x0b\x32\x1a.gpusnap.criu.Notification\x12\x10\n\x08\x63r_errno\x18\x07 \x01(\x05\x12\x11\n\tcr_errmsg\x18\t \x01(\t*;\n\x0bRequestType\x12\t\n\x05\x45MPTY\x10\x00\x12\x08\n\x04\x44UMP\x10\x01\x12\x0b\n\x07RESTORE\x10\x02\x12\n\n\x06NOTIFY\x10\x06*\x18\n\nCgroupMode\x12\n\n\x06IGNORE\x10\x00*)\n\x0bNetworkLock\x12\x0c\n\x08IPTABLES\x10\x01\x12\x0c\n\x08NFTABLES\x10\x02')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16gpusnap/criu/rpc.proto\x12\x0cgpusnap.criu\"\x8c\x03\n\x07Options\x12\x15\n\rimages_dir_fd\x18\x01 \x02(\x05\x12\x0b\n\x03pid\x18\x02 \x01(\x05\x12\x15\n\rleave_running\x18\x03 \x01(\x08\x12\x13\n\x0b\x65xt_unix_sk\x18\x04 \x01(\x08\x12\x17\n\x0ftcp_established\x18\x05 \x01(\x08\x12\x11\n\tshell_job\x18\x07 \x01(\x08\x12\x12\n\nfile_locks\x18\x08 \x01(\x08\x12\x11\n\tlog_level\x18\t \x01(\x05\x12\x10\n\x08log_file\x18\n \x01(\t\x12\x16\n\x0enotify_scripts\x18\x0c \x01(\x08\x12\x13\n\x0bwork_dir_fd\x18\x11 \x01(\x05\x12\x12\n\nlink_remap\x18\x12 \x01(\x08\x12\x35\n\x13manage_cgroups_mode\x18\" \x01(\x0e\x32\x18.gpusnap.criu.CgroupMode\x12\x0f\n\x07timeout\x18- \x01(\r\x12/\n\x0cnetwork_lock\x18@ \x01(\x0e\x32\x19.gpusnap.criu.NetworkLock\x12\x12\n\nimages_dir\x18\x44 \x01(\t\"o\n\x07Request\x12\'\n\x04type\x18\x01 \x02(\x0e\x32\x19.gpusnap.criu.RequestType\x12#\n\x04opts\x18\x02 \x01(\x0b\x32\x15.gpusnap.criu.Options\x12\x16\n\x0enotify_success\x18\x03 \x01(\x08\"\x17\n\x08Restored\x12\x0b\n\x03pid\x18\x01 \x02(\x05\"+\n\x0cNotification\x12\x0e\n\x06script\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\x05\"\xbe\x01\n\x08Response\x12\'\n\x04type\x18\x01 \x02(\x0e\x32\x19.gpusnap.criu.RequestType\x12\x0f\n\x07success\x18\x02 \x02(\x08\x12\'\n\x07restore\x18\x04 \x01(\x0b\x32\x16.gpusnap.criu.Restored\x12*\n\x06notify\x18\x05 \x01(\x0b\x32\x1a.gpusnap.criu.Notification\x12\x10\n\x08\x63r_errno\x18\x07 \x01(\x05\x12\x11\n\tcr_errmsg\x18\t \x01(\t*;\n\x0bRequestType\x12\t\n\x05\x45MPTY\x10\x00\x12\x08\n\x04\x44UMP\x10\x01\x12\x0b\n\x07RESTORE\x10\x02\x12\n\n\x06NOTIFY\x10\x06*\x18\n\nCgroupMode\x12\n\n\x06IGNORE\x10\x00*)\n\x0bNetworkLock\x12\x0c\n\x08IPTABLES\x10\x01\x12\x0c\n\x08NFTABLES\x10\x02')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gpusnap.criu.rpc_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REQUESTTYPE']._serialized_start=816
-  _globals['_REQUESTTYPE']._serialized_end=875
-  _globals['_CGROUPMODE']._serialized_start=877
-  _globals['_CGROUPMODE']._serialized_end=901
-  _globals['_NETWORKLOCK']._serialized_start=903
-  _globals['_NETWORKLOCK']._serialized_end=944
+  _globals['_REQUESTTYPE']._serialized_start=815
+  _globals['_REQUESTTYPE']._serialized_end=874
+  _globals['_CGROUPMODE']._serialized_start=876
+  _globals['_CGROUPMODE']._serialized_end=900
+  _globals['_NETWORKLOCK']._serialized_start=902
+  _globals['_NETWORKLOCK']._serialized_end=943
   _globals['_OPTIONS']._serialized_start=41
-  _globals['_OPTIONS']._serialized_end=438
-  _globals['_REQUEST']._serialized_start=440
-  _globals['_REQUEST']._serialized_end=551
-  _globals['_RESTORED']._serialized_start=553
-  _globals['_RESTORED']._serialized_end=576
-  _globals['_NOTIFICATION']._serialized_start=578
-  _globals['_NOTIFICATION']._serialized_end=621
-  _globals['_RESPONSE']._serialized_start=624
-  _globals['_RESPONSE']._serialized_end=814
+  _globals['_OPTIONS']._serialized_end=437
+  _globals['_REQUEST']._serialized_start=439
+  _globals['_REQUEST']._serialized_end=550
+  _globals['_RESTORED']._serialized_start=552
+  _globals['_RESTORED']._serialized_end=575
+  _globals['_NOTIFICATION']._serialized_start=577
+  _globals['_NOTIFICATION']._serialized_end=620
+  _globals['_RESPONSE']._serialized_start=623
+  _globals['_RESPONSE']._serialized_end=813
 # @@protoc_insertion_point(module_scope)

@@ -30,7 +30,7 @@ IPTABLES: NetworkLock
 NFTABLES: NetworkLock
 
 class Options(_message.Message):
-    __slots__ = ("images_dir_fd", "pid", "leave_running", "ext_unix_sk", "tcp_established", "shell_job", "file_locks", "log_level", "log_file", "notify_scripts", "work_dir_fd", "link_remap", "manage_cgroups_mode", "ghost_limit", "timeout", "network_lock")
+    __slots__ = ("images_dir_fd", "pid", "leave_running", "ext_unix_sk", "tcp_established", "shell_job", "file_locks", "log_level", "log_file", "notify_scripts", "work_dir_fd", "link_remap", "manage_cgroups_mode", "timeout", "network_lock", "images_dir")
     IMAGES_DIR_FD_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     LEAVE_RUNNING_FIELD_NUMBER: _ClassVar[int]
@@ -44,9 +44,9 @@ class Options(_message.Message):
     WORK_DIR_FD_FIELD_NUMBER: _ClassVar[int]
     LINK_REMAP_FIELD_NUMBER: _ClassVar[int]
     MANAGE_CGROUPS_MODE_FIELD_NUMBER: _ClassVar[int]
-    GHOST_LIMIT_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     NETWORK_LOCK_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_DIR_FIELD_NUMBER: _ClassVar[int]
     images_dir_fd: int
     pid: int
     leave_running: bool
@@ -60,10 +60,10 @@ class Options(_message.Message):
     work_dir_fd: int
     link_remap: bool
     manage_cgroups_mode: CgroupMode
-    ghost_limit: int
     timeout: int
     network_lock: NetworkLock
-    def __init__(self, images_dir_fd: _Optional[int] = ..., pid: _Optional[int] = ..., leave_running: bool = ..., ext_unix_sk: bool = ..., tcp_established: bool = ..., shell_job: bool = ..., file_locks: bool = ..., log_level: _Optional[int] = ..., log_file: _Optional[str] = ..., notify_scripts: bool = ..., work_dir_fd: _Optional[int] = ..., link_remap: bool = ..., manage_cgroups_mode: _Optional[_Union[CgroupMode, str]] = ..., ghost_limit: _Optional[int] = ..., timeout: _Optional[int] = ..., network_lock: _Optional[_Union[NetworkLock, str]] = ...) -> None: ...
+    images_dir: str
+    def __init__(self, images_dir_fd: _Optional[int] = ..., pid: _Optional[int] = ..., leave_running: bool = ..., ext_unix_sk: bool = ..., tcp_established: bool = ..., shell_job: bool = ..., file_locks: bool = ..., log_level: _Optional[int] = ..., log_file: _Optional[str] = ..., notify_scripts: bool = ..., work_dir_fd: _Optional[int] = ..., link_remap: bool = ..., manage_cgroups_mode: _Optional[_Union[CgroupMode, str]] = ..., timeout: _Optional[int] = ..., network_lock: _Optional[_Union[NetworkLock, str]] = ..., images_dir: _Optional[str] = ...) -> None: ...
 
 class Request(_message.Message):
     __slots__ = ("type", "opts", "notify_success")

@@ -16,7 +16,14 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from gpusnap.criu import rpc_pb2
 from gpusnap.criu.find import Criu
-from gpusnap.criu.request import NO_PLUGINS, CriuRequest, DumpRequest, global_arguments
+from gpusnap.criu.namespace import Entrance
+from gpusnap.criu.request import (
+    NO_PLUGINS,
+    CriuRequest,
+    DumpRequest,
+    global_arguments,
+    inside_arguments,
+)
 from gpusnap.errors import CriuError
 
 MESSAGE_BYTES = 1 << 16
@@ -35,14 +42,34 @@ class Service:
     dies: it then fails at its next notification and undoes what it did.
     """
 
-    def __init__(self, criu: Criu, request: CriuRequest) -> None:
+    def __init__(
+        self,
+        criu: Criu,
+        request: CriuRequest,
+        folders: tuple[int, int],
+        namespace: Entrance | None = None,
+    ) -> None:
+        """Start it.
+
+        Args:
+            criu: The CRIU to run.
+            request: What it will be asked for.
+            folders: Open descriptors of the images and of the work folder.
+            namespace: Where it runs; None for here.
+        """
         self._dumps = isinstance(request, DumpRequest)
         self._leads_session = not request.shell_job
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the service
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                self._process = self._spawn(criu, request, theirs.fileno())
+                descriptors = [theirs.fileno()]
+                command = [*criu.command, *global_arguments(request)]
+                if namespace is not None:
+                    descriptors += [*folders, namespace.descriptor]
+                    command = namespace.joining([*command, *inside_arguments(folders[1])])
+                command += ["swrk", str(theirs.fileno())]
+                self._process = self._spawn(command, request, descriptors)
             except BaseException:
                 self._close()
                 raise
@@ -51,12 +78,14 @@ class Service:
         if self._dumps:
             _spare_from_oom_killer(self._process.pid)
 
-    def _spawn(self, criu: Criu, request: CriuRequest, peer: int) -> subprocess.Popen[bytes]:
+    def _spawn(
+        self, command: list[str], request: CriuRequest, descriptors: list[int]
+    ) -> subprocess.Popen[bytes]:
         try:
             (request.work / NO_PLUGINS).mkdir(exist_ok=True)
             return subprocess.Popen(
-                [*criu.command, *global_arguments(request), "swrk", str(peer)],
-                pass_fds=[peer],
+                command,
+                pass_fds=descriptors,
                 stdin=None if request.shell_job else subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,
@@ -161,6 +190,9 @@ def _spare_from_oom_killer(pid: int) -> None:
     """
     with suppress(OSError):  # needs CAP_SYS_RESOURCE; a dump is no worse than before without
         Path(f"/proc/{pid}/oom_score_adj").write_text("-1000")
+        # Where CRIU runs in a namespace, it is the child of the one that waits for it here
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            Path(f"/proc/{child}/oom_score_adj").write_text("-1000")
 
 
 def _environment(request: CriuRequest) -> dict[str, str]:

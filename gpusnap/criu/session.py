@@ -12,9 +12,11 @@ from gpusnap.criu.find import Criu
 from gpusnap.criu.images import tree_pids
 from gpusnap.criu.leftovers import Tree, end_session
 from gpusnap.criu.log import explain_failure
+from gpusnap.criu.namespace import Entrance, Namespace
+from gpusnap.criu.plugin_log import asides, plugin_failure
 from gpusnap.criu.request import CriuRequest, DumpRequest, RestoreRequest, log_path, rpc_options
 from gpusnap.criu.service import GRACE_SECONDS, Service, open_folder
-from gpusnap.errors import CriuError, DeadlineError, IntegrityError, UsageError
+from gpusnap.errors import CriuError, DeadlineError, GpusnapError, IntegrityError, UsageError
 
 Notify = Callable[[str, int | None], bool]
 """Called at each stage with its name and, where CRIU tells it, the PID of the restored root.
@@ -29,11 +31,19 @@ class Session:
     Args:
         criu: The CRIU to run.
         started: Called with CRIU's PID before CRIU is asked for anything.
+        namespace: Where CRIU runs, None for here. PIDs in a request, and those that CRIU tells,
+            are those inside. One that was made for a restore ends where that fails.
     """
 
-    def __init__(self, criu: Criu, started: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self,
+        criu: Criu,
+        started: Callable[[int], None] | None = None,
+        namespace: Entrance | None = None,
+    ) -> None:
         self._criu = criu
         self._started = started
+        self._namespace = namespace
         self._service: Service | None = None
 
     @property
@@ -96,20 +106,26 @@ class Session:
     def _carry_out(
         self, kind: rpc_pb2.RequestType, request: CriuRequest, notify: Notify
     ) -> rpc_pb2.Response:
-        tree = _tree_of(request)
+        # What has the PIDs of the images here has nothing to do with a tree elsewhere
+        tree = _tree_of(request) if self._namespace is None else Tree(())
         with (
             open_folder(request.images) as images,
             open_folder(request.work) as work,
-            Service(self._criu, request) as self._service,
+            Service(self._criu, request, (images, work), self._namespace) as self._service,
         ):
-            options = rpc_options(request, images, work)
+            inside = self._namespace is not None
+            options = rpc_options(request, images, work, inside=inside)
             conversation = _Conversation(self._service, request, notify)
             try:
                 if self._started is not None:
                     self._started(self._service.pid)
                 self._service.send(rpc_pb2.Request(type=kind, opts=options))
                 return conversation.run()
-            except BaseException:
+            except BaseException as error:
+                if isinstance(error, GpusnapError):
+                    error.details += asides(log_path(request), request.options.log_meanings)
+                if isinstance(self._namespace, Namespace):
+                    self._namespace.end()
                 self._service.stop()
                 _clean_up(self._service, tree, conversation.outcome)
                 raise
@@ -161,7 +177,17 @@ class _Conversation:
             raise self._raised
         if self.outcome is None or not self.outcome.success:
             raise self._failure(status)
+        if self._restores and (failure := self._plugin_failure(fatal=True)):
+            raise failure
         return self.outcome
+
+    @property
+    def _restores(self) -> bool:
+        return isinstance(self._request, RestoreRequest)
+
+    def _plugin_failure(self, *, fatal: bool = False) -> CriuError | None:
+        meanings = self._request.options.log_meanings
+        return plugin_failure(log_path(self._request), meanings, fatal=fatal)
 
     def _receive(self) -> rpc_pb2.Response | None:
         try:
@@ -194,6 +220,8 @@ class _Conversation:
             return False
 
     def _failure(self, status: int | None) -> CriuError:
+        if self._refused_at is None and (failure := self._plugin_failure()):
+            return failure
         if self.outcome is None and status is not None and status < 0:
             name = signal.strsignal(-status) or "unknown"
             return CriuError(

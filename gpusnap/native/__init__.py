@@ -1,26 +1,33 @@
 """What must be fast, in C; the one place that imports the compiled extension.
 
 CRC-32, copies from and to the memory of another process, the search for pages that hold
-anything, and byte planes. On a platform for which the extension was not built each does the same
-in Python, slowly. Large pieces are worked on with the interpreter's lock released.
+anything, byte planes, and system calls inside another process. On a platform for which the
+extension was not built each but the last does the same in Python, slowly. Large pieces are worked
+on with the interpreter's lock released.
 """
 
 from gpusnap.native.checksum import crc32, crc32_combine, implementations
 from gpusnap.native.fault import MemoryFault
+from gpusnap.native.injection import call_inside, same_file
 from gpusnap.native.memory import read_process, write_process
-from gpusnap.native.pagemap import populated_runs
+from gpusnap.native.pagemap import guard_page_among, populated_runs
 from gpusnap.native.pages import nonzero_pages
 from gpusnap.native.planes import join_planes, split_planes
+from gpusnap.native.sharing import shared_runs
 
 __all__ = [
     "MemoryFault",
+    "call_inside",
     "crc32",
     "crc32_combine",
+    "guard_page_among",
     "implementations",
     "join_planes",
     "nonzero_pages",
     "populated_runs",
     "read_process",
+    "same_file",
+    "shared_runs",
     "split_planes",
     "write_process",
 ]

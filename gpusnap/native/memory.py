@@ -28,14 +28,17 @@ def _check(address: int, length: int) -> None:
         raise UsageError(f"No process has {length} bytes of memory at {address:#x}")
 
 
-def _copy_in(pid: int, address: int, view: memoryview, crc: int) -> tuple[int, int]:
+def _copy_in(
+    pid: int, address: int, view: memoryview, crc: int, *, checksum: bool
+) -> tuple[int, int]:
     """Read until something is refused; give the length that was read and the new CRC-32."""
     if EXTENSION is None:
         return 0, crc
     lib, ffi = EXTENSION
     value = ffi.new("uint32_t *", crc)
+    wanted = value if checksum else ffi.NULL
     with ffi.from_buffer("uint8_t[]", view, require_writable=True) as data:
-        done = lib.gpusnap_read_process(FASTEST_NUMBER, pid, address, data, len(data), value)
+        done = lib.gpusnap_read_process(FASTEST_NUMBER, pid, address, data, len(data), wanted)
     return done, value[0]
 
 
@@ -86,16 +89,17 @@ def _some(pid: int, address: int, length: int) -> int:
     return length
 
 
-def read_process(pid: int, address: int, buffer: "Buffer") -> int:
+def read_process(pid: int, address: int, buffer: "Buffer", *, checksum: bool = True) -> int:
     """Fill a buffer from the memory of a process, which should not run meanwhile.
 
     Args:
         pid: The process, of which the caller may read memory (ptrace access).
         address: Where to begin.
         buffer: Any writable C-contiguous buffer.
+        checksum: Whether the CRC-32 is computed.
 
     Returns:
-        CRC-32 of what was read. Guard regions read as zeroes.
+        CRC-32 of what was read, 0 where none is wanted. Guard regions read as zeroes.
 
     Raises:
         MemoryFault: Not all could be read; what the buffer then holds is not to be used.
@@ -103,12 +107,13 @@ def read_process(pid: int, address: int, buffer: "Buffer") -> int:
     """
     view = memoryview(buffer).cast("B")
     _check(address, len(view))
-    done, crc = _copy_in(pid, address, view, 0)
+    done, crc = _copy_in(pid, address, view, 0, checksum=checksum)
     while done < len(view):
         length = _read_refused(pid, address + done, view[done : done + _STEP])
-        crc = crc32(view[done : done + length], crc)
+        if checksum:
+            crc = crc32(view[done : done + length], crc)
         done += length
-        length, crc = _copy_in(pid, address + done, view[done:], crc)
+        length, crc = _copy_in(pid, address + done, view[done:], crc, checksum=checksum)
         done += length
     return crc
 

@@ -11,7 +11,7 @@ import os
 import struct
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from gpusnap.errors import UsageError
 from gpusnap.native.extension import EXTENSION, Extension
@@ -135,3 +135,31 @@ def populated_runs(pid: int, start: int, length: int) -> list[tuple[int, int]]:
     if not alive:
         raise MemoryFault(pid, start, ENDED)
     return found
+
+
+def guard_page_among(pid: int, ranges: Iterable[tuple[int, int]]) -> int | None:
+    """Find a range that has a guard page.
+
+    Args:
+        pid: The process.
+        ranges: Start and end of each, multiples of the page size.
+
+    Returns:
+        The start of the first such range; None where there is none, or the kernel does not know.
+
+    Raises:
+        MemoryFault: There is no such process, or it ended meanwhile, or may not be looked at.
+    """
+    region = array("Q", bytes(_REGION_WORDS * _WORD))
+    with opened(pid, "pagemap", 0) as pagemap:
+        for start, end in ranges:
+            head = (_ARGUMENT.size, 0, start, end, 0, region.buffer_info()[0], 1, 1)
+            argument = bytearray(_ARGUMENT.pack(*head, 0, _GUARD, 0, 0))
+            try:
+                if fcntl.ioctl(pagemap, _SCAN, argument) > 0:
+                    return start
+            except OSError as error:
+                if error.errno in {errno.ENOTTY, errno.EINVAL}:
+                    return None
+                raise fault(pid, start, error) from error
+    return None

@@ -12,6 +12,7 @@ from gpusnap.testing.calls import DriverCalls, call_each, raise_first, read_stat
 from gpusnap.testing.compatibility import compare_devices
 from gpusnap.testing.driver import find_registration
 from gpusnap.testing.failures import DriverCall
+from gpusnap.testing.guard import DEVICE_FILES
 from gpusnap.testing.machine import DeviceDescription, Machine, Registration, current_machine
 from gpusnap.testing.preflight import check_processes
 from gpusnap.types import (
@@ -108,7 +109,9 @@ class SimulatedBackend:
         if not pids:
             return Claim(pids=(), reason="No process opened a simulated device")
         listed = ", ".join(map(str, pids))
-        return Claim(pids=pids, reason=f"Opened a simulated device: {listed}")
+        return Claim(
+            pids=pids, reason=f"Opened a simulated device: {listed}", device_files=DEVICE_FILES
+        )
 
     @hookimpl
     def gpusnap_preflight(

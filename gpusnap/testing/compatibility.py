@@ -16,7 +16,7 @@ def compare_devices(saved: tuple[Device, ...], devices: tuple[Device, ...]) -> C
     """Map each saved device to the one that replaces it, or name what stands in the way.
 
     A device that is still there replaces itself, wherever it is now; the others are matched by
-    order. Model, memory and driver version have to be equal.
+    order. Model and driver version have to be equal, and memory enough.
     """
     if len(saved) != len(devices):
         return Incompatible(findings=(_count(len(saved), len(devices)),))
@@ -49,20 +49,24 @@ def _differences(old: Device, new: Device) -> Iterator[Finding]:
     where = f"Device {old.index} ({old.uuid})"
     if old.model != new.model:
         yield _error(
-            "device-model", f"{where} was a {old.model}, device {new.index} is a {new.model}"
+            "device-model",
+            f"{where} was a {old.model}, device {new.index} is a {new.model}",
+            f"Restore on a {old.model}",
         )
-    if old.memory_total != new.memory_total:
+    if (new.memory_total or 0) < (old.memory_total or 0):
         yield _error(
             "device-memory",
             f"{where} had {old.memory_total} bytes of memory, "
             f"device {new.index} has {new.memory_total}",
+            "Restore on a device with as much memory",
         )
     if old.driver_version != new.driver_version:
         yield _error(
             "driver-version",
             f"{where} ran with driver {old.driver_version}, here it is {new.driver_version}",
+            f"Install driver {old.driver_version}",
         )
 
 
-def _error(code: str, text: str) -> Finding:
-    return Finding(code=code, severity=Severity.ERROR, text=text)
+def _error(code: str, text: str, cure: str) -> Finding:
+    return Finding(code=code, severity=Severity.ERROR, text=text, cure=cure)

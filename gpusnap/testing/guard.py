@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator
 
 from gpusnap.testing.errors import SimulatedDeviceError
 
+DEVICE_FILES = ("anon_inode:[landlock-ruleset]", "anon_inode:[userfaultfd]", "/gpusnap-")
+"""How the kernel names these descriptors."""
+
 _LANDLOCK_CREATE_RULESET = 444
 _USERFAULTFD = {"x86_64": 323, "aarch64": 282}
 _UFFD_USER_MODE_ONLY = 1

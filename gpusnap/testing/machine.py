@@ -4,10 +4,13 @@
 
     devices.json                               what the machine is
     lock                                       held while device memory is handed out
-    memory/<uuid>/<pid>-<start ticks>/<n>      one allocation: its file is device memory
-    processes/<pid>/process.json               what the driver knows of a process
-    processes/<pid>/request.json, answer-*     driver calls under way
+    memory/<uuid>/<name>-<start ticks>/<n>     one allocation: its file is device memory
+    processes/<name>/process.json              what the driver knows of a process
+    processes/<name>/request.json, answer-*    driver calls under way
     failures/                                  failures on demand
+
+A process goes by its PID, in another PID namespace than the machine was made in by
+``<PID>@<namespace>``: as a real driver does, the simulated one tells such processes apart.
 
 Device memory is bound to a process by PID *and* start time: after a kill and a restore the
 process is another owner, and what it had not been restored onto the device is gone.
@@ -15,6 +18,7 @@ process is another owner, and what it had not been restored onto the device is g
 
 import contextlib
 import fcntl
+import functools
 import os
 import shutil
 import uuid
@@ -25,7 +29,7 @@ from typing import TypeVar
 import msgspec
 
 from gpusnap.errors import NoBackendError, UsageError
-from gpusnap.target import alive
+from gpusnap.target import alive, inside_pid, pid_namespace, pids_in
 from gpusnap.testing.errors import OutOfMemoryError, SimulatedDeviceError
 from gpusnap.types import DeviceState, ProcessId
 
@@ -54,11 +58,13 @@ class MachineDescription(msgspec.Struct, frozen=True, kw_only=True):
         driver_version: Version the simulated driver reports.
         call_timeout_us: How long the backend waits for a driver call, beside the time that
             moving the bytes may take.
+        pid_namespace: Where the machine was made.
     """
 
     devices: tuple[DeviceDescription, ...]
     driver_version: str = "1.0"
     call_timeout_us: int = 10_000_000
+    pid_namespace: str | None = None
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +76,10 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """What the driver knows of a process that opened a device."""
+    """What the driver knows of a process that opened a device.
+
+    As the process writes it down, ``owner`` has its own PID; as it is read, the reader's.
+    """
 
     owner: ProcessId
     name: str
@@ -182,13 +191,13 @@ class Machine(msgspec.Struct, frozen=True):
 
     def release(self, owner: ProcessId) -> None:
         """Free all memory of a process and forget it."""
-        for folder in self.path.glob(f"memory/*/{owner.pid}-{owner.start_ticks}"):
+        for folder in self.path.glob(f"memory/*/{self._name(owner.pid)}-{owner.start_ticks}"):
             shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(self.process_folder(owner.pid), ignore_errors=True)
 
     def process_folder(self, pid: int) -> Path:
         """Folder of what concerns one process."""
-        return self.path / "processes" / str(pid)
+        return self.path / "processes" / self._name(pid)
 
     def register(self, registration: Registration) -> None:
         """Let the driver know of a process, or of its new state."""
@@ -196,29 +205,49 @@ class Machine(msgspec.Struct, frozen=True):
 
     def registration(self, pid: int) -> Registration | None:
         """What the driver knows of a living process; None where it knows nothing."""
-        path = self.process_folder(pid) / "process.json"
+        return self._registration(self._name(pid), pid)
+
+    def _registration(self, name: str, pid: int | None) -> Registration | None:
+        path = self.path / "processes" / name / "process.json"
         found = read_struct(path, Registration)
-        if found is None or alive(found.owner):
-            return found
+        if found is None:
+            return None
+        owner = ProcessId(pid or 0, found.owner.start_ticks)
+        if alive(owner):
+            return msgspec.structs.replace(found, owner=owner)
         # The owner died; a process restored with its PID notices that this is gone and
         # registers anew.
         path.unlink(missing_ok=True)
         return None
 
     def registrations(self) -> tuple[Registration, ...]:
-        """All living processes the driver knows, by PID."""
+        """All living processes the driver knows and this process can see, by PID."""
         folder = self.path / "processes"
-        pids = sorted(int(each.name) for each in folder.iterdir()) if folder.is_dir() else []
-        found = (self.registration(pid) for pid in pids)
-        return tuple(each for each in found if each is not None)
+        names = [each.name for each in folder.iterdir()] if folder.is_dir() else []
+        known = (self._registration(name, _find(name)) for name in names if self._sees(name))
+        found = (each for each in known if each is not None)
+        return tuple(sorted(found, key=lambda each: each.owner))
+
+    def _name(self, pid: int) -> str:
+        """What the machine calls a process. It opens no file where that is this process."""
+        own, home = pid_namespace(pid), _home(self)
+        if own is None or home in {own, None}:
+            return str(pid)
+        inside = pid if pid == os.getpid() else inside_pid(pid)
+        return f"{inside}@{own}"
+
+    def _sees(self, name: str) -> bool:
+        """Whether this process sees the one of that name, if it is alive."""
+        own, home = pid_namespace(os.getpid()), _home(self)
+        return home in {own, None} or name.endswith(f"@{own}")
 
     def _memory_of(self, owner: ProcessId, device_uuid: str) -> Path:
-        return self.path / "memory" / device_uuid / f"{owner.pid}-{owner.start_ticks}"
+        return self.path / "memory" / device_uuid / f"{self._name(owner.pid)}-{owner.start_ticks}"
 
     def _free_dead(self, device_uuid: str) -> None:
         for folder in (self.path / "memory" / device_uuid).glob("*-*"):
-            pid, _, start_ticks = folder.name.partition("-")
-            if not alive(ProcessId(int(pid), int(start_ticks))):
+            name, _, start_ticks = folder.name.rpartition("-")
+            if self._sees(name) and not alive(ProcessId(_find(name) or 0, int(start_ticks))):
                 shutil.rmtree(folder, ignore_errors=True)
 
     @contextlib.contextmanager
@@ -226,6 +255,18 @@ class Machine(msgspec.Struct, frozen=True):
         with (self.path / "lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+@functools.cache
+def _home(machine: Machine) -> str | None:
+    """The PID namespace that a machine was made in; read once, since no file may be open later."""
+    return machine.description.pid_namespace
+
+
+def _find(name: str) -> int | None:
+    """The PID here of the process that a machine knows by a name; None where there is none."""
+    pid, _, namespace = name.partition("@")
+    return pids_in(namespace).get(int(pid)) if namespace else int(pid)
 
 
 def _size(file: Path) -> int:
@@ -274,7 +315,10 @@ def create_machine(
         ]
     _check_devices(devices)
     description = MachineDescription(
-        devices=tuple(devices), driver_version=driver_version, call_timeout_us=call_timeout_us
+        devices=tuple(devices),
+        driver_version=driver_version,
+        call_timeout_us=call_timeout_us,
+        pid_namespace=pid_namespace(os.getpid()),
     )
     write_struct(Path(path) / "devices.json", description)
     return Machine(Path(path))

@@ -21,7 +21,8 @@ NOBODY = "65534"
 def test_devices(command: Command, machine: Machine) -> None:
     answer = command("devices", "--backend=simulated")
     heading, *rows = answer.out.splitlines()
-    assert (answer.code, answer.err) == (0, "")
+    note = "simulated: A simulated accelerator for trying and testing, not hardware\n"
+    assert (answer.code, answer.err) == (0, note)
     assert heading.split()[:3] == ["INDEX", "VENDOR", "MODEL"]
     assert [row.split()[0] for row in rows] == ["0", "1"]
 

@@ -10,7 +10,7 @@ import pytest
 
 import gpusnap.cli
 from gpusnap.cli._format import count, duration, instant, listed, plain, size
-from gpusnap.cli._messages import Verified
+from gpusnap.cli._messages import DamagedRow
 from gpusnap.cli._output import encode
 from tests.cli.conftest import Command
 
@@ -59,7 +59,7 @@ def test_words() -> None:
 
 
 def test_json_holds_any_bytes() -> None:
-    found = Verified(path=Path("/a\udc80b"), intact=True, files=1, bytes=2, findings=())
+    found = DamagedRow(name="a", path="/a\udc80b", reason="why")
     assert msgspec.json.decode(encode(found))["path"] == "/a\\udc80b"
 
 

@@ -11,8 +11,8 @@ from gpusnap.cli._reference import reference
 PAGE = Path(__file__).parents[2] / "docs/reference/cli.md"
 EXPECTED = [
     *("checkpoint", "restore", "suspend", "resume", "recover"),
-    *("list", "inspect", "verify", "rm"),
-    *("check", "devices", "ps", "backends", "setup-criu", "demo"),
+    *("list", "inspect", "verify", "diff", "rm", "prune"),
+    *("check", "devices", "ps", "backends", "setup-criu", "demo", "bench", "evidence"),
 ]
 
 OPTIONS = [

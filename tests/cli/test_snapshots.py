@@ -19,7 +19,8 @@ def test_list(command: Command, repository: Repository) -> None:
     answer = command("list", "--repo", repository.path)
     heading, *rows = answer.out.splitlines()
     assert (answer.code, answer.err) == (0, "")
-    assert heading.split() == ["NAME", "CREATED", "PID", "COMMAND", "BACKEND", "SIZE", "FROZEN"]
+    columns = ["NAME", "CREATED", "PID", "COMMAND", "BACKEND", "SIZE", "NEW", "FROZEN", "TAGS"]
+    assert heading.split() == columns
     assert [row.split()[:3] for row in rows] == [
         ["first", "2026-01-01T12:30:00Z", "7"],
         ["second", "2026-01-02T00:00:00Z", "7"],
@@ -33,7 +34,7 @@ def test_list_as_json(command: Command, repository: Repository) -> None:
     assert found["damaged"] == []
     [row] = found["snapshots"]
     assert row["path"] == str(snapshot.path)
-    assert row["bytes"] == SIZE
+    assert row["bytes"] == row["stored_bytes"] == SIZE
     assert row["command"] == ["train", "--epochs=3"]
     assert row["created"].endswith("Z")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpusnap.criu import Criu, DumpRequest, RestoreRequest, equivalent_command, rpc_pb2
-from gpusnap.criu.request import rpc_options
+from gpusnap.criu.request import global_arguments, inside_arguments, rpc_options
 from gpusnap.types import CriuOptions
 
 CRIU = Criu(command=("ld.so", "criu"), version=(4, 1, 1), source="private", path="/data/criu")
@@ -28,7 +28,6 @@ def test_a_plain_dump() -> None:
     assert (options.log_file, options.log_level) == ("dump.log", 4)
     assert options.leave_running
     assert options.notify_scripts
-    assert not options.HasField("ghost_limit")
     assert not options.HasField("network_lock")
     assert options.timeout == 91
     assert options.manage_cgroups_mode == rpc_pb2.IGNORE
@@ -42,6 +41,13 @@ def test_a_restore_with_everything() -> None:
     assert given == (True,) * 4
     assert not options.HasField("pid")
     assert not options.HasField("leave_running")
+
+
+def test_in_a_namespace_criu_finds_the_folders_among_its_own_descriptors() -> None:
+    options = rpc_options(RESTORE, 3, 4, inside=True)
+    assert (options.images_dir_fd, options.images_dir) == (-1, "/proc/self/fd/3")
+    assert not options.HasField("work_dir_fd")
+    assert inside_arguments(4) == ("--work-dir", "/proc/self/fd/4")
 
 
 def test_field_numbers_are_criu_s() -> None:
@@ -60,9 +66,9 @@ def test_field_numbers_are_criu_s() -> None:
         "work_dir_fd": 17,
         "link_remap": 18,
         "manage_cgroups_mode": 34,
-        "ghost_limit": 35,
         "timeout": 45,
         "network_lock": 64,
+        "images_dir": 68,
     }
 
 
@@ -100,10 +106,7 @@ def test_packets_are_held_back_by_what_is_there(
         link_remap=True,
         ghost_limit=5,
     )
-    assert equivalent_command(CRIU, request)[-4:] == (
-        "--tcp-established",
-        "--link-remap",
-        "--ghost-limit=5",
-        f"--network-lock={method}",
-    )
-    assert rpc_options(request, 3, 4).ghost_limit == 5
+    command = equivalent_command(CRIU, request)
+    assert command[-3:] == ("--tcp-established", "--link-remap", f"--network-lock={method}")
+    assert "--ghost-limit=5" in command
+    assert "--ghost-limit=5" in global_arguments(request)

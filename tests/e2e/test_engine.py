@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import gpusnap
-from gpusnap.errors import CriuError, NoBackendError
+from gpusnap.errors import CriuError, NoBackendError, UsageError
 from gpusnap.hookspecs import hookimpl
+from gpusnap.plan import plan_checkpoint
 from gpusnap.plugins import Plugins
 from gpusnap.target import identity
 from gpusnap.testing.backend import SimulatedBackend
@@ -114,5 +115,17 @@ def test_a_dump_without_the_plugin_is_void(
 def test_a_backend_that_offers_no_driver_engine(sleeper: int, tmp_path: Path) -> None:
     with pytest.raises(NoBackendError, match="does not offer checkpoint"):
         gpusnap.create_checkpoint(
-            sleeper, tmp_path / "repository" / "one", plugins=plugins(CriuOptions())
+            sleeper,
+            tmp_path / "repository" / "one",
+            engine="driver",
+            plugins=plugins(CriuOptions()),
         )
+
+
+def test_the_engine_is_the_one_that_the_backend_offers(sleeper: int, tmp_path: Path) -> None:
+    path = tmp_path / "repository" / "one"
+    given = plugins(CriuOptions())
+    assert plan_checkpoint(sleeper, path, plugins=given).engine is Engine.CRIU_PLUGIN
+    with pytest.raises(UsageError, match="cannot be saved incrementally"):
+        gpusnap.create_checkpoint(sleeper, path, incremental=True, plugins=given)
+    assert plan_checkpoint(sleeper, path, plugins=Plugins()).engine is Engine.DRIVER

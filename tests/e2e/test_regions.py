@@ -1,17 +1,21 @@
 """Memory saved past CRIU comes back byte for byte, whatever kind of mapping it is in."""
 
+import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from gpusnap.criu import find_criu
-from gpusnap.target import identity, read_process
+from gpusnap.datapath import Filler
+from gpusnap.target import find_target, identity, read_process
+from tests.e2e.family import SIZE
 from tests.e2e.jobs import Job, Site, await_true, start_detached
 
 PROGRAM = """
@@ -114,9 +118,20 @@ def saved_memory(site: Site, name: str) -> dict[str, int]:
     return found
 
 
+def huge(memory: Memory) -> int | None:
+    """Bytes in huge pages of the mapping that asks for them; None where none asks."""
+    blocks = Path(f"/proc/{memory.pid}/smaps").read_text().split("VmFlags:")
+    for fields, flags in pairwise(blocks):
+        if "hg" in flags.splitlines()[0].split():
+            lines = [line.split() for line in fields.splitlines()]
+            return next(int(line[1]) << 10 for line in lines if line[0] == "AnonHugePages:")
+    return None
+
+
 @pytest.mark.parametrize("compress", ["none", "lz4", "zstd", "auto"])
 def test_every_kind_of_memory(site: Site, memory: Memory, compress: str) -> None:
     before, resident = memory.digest(), read_process(memory.pid).resident
+    huge_before = huge(memory)
     saved = site.gpusnap("checkpoint", memory.pid, "one", "--kill", "--compress", compress)
     assert saved.returncode == 0, saved.stderr
     kept = saved_memory(site, "one")
@@ -128,6 +143,8 @@ def test_every_kind_of_memory(site: Site, memory: Memory, compress: str) -> None
     restored = site.gpusnap("restore", "one", "--verify-memory")
     assert restored.returncode == 0, restored.stderr
     assert memory.digest() == before
+    assert huge_before is not None
+    assert huge(memory) == huge_before
     # Pages of zeros were there before and are not now, until they are touched.
     now = read_process(memory.pid).resident
     assert abs(now - resident) <= 0.05 * resident + (25 << 20)
@@ -211,3 +228,183 @@ def test_device_memory_goes_past_criu(site: Site) -> None:
     from gpusnap.testing.program import reference_log
 
     assert job.log.read_text() == reference_log(600, 32 << 20)
+
+
+class Family:
+    """A tree of three processes; see :mod:`tests.e2e.family`."""
+
+    NAMES = ("parent", "first", "second")
+
+    def __init__(self, site: Site) -> None:
+        self.folder = site.folder / "family"
+        self.folder.mkdir()
+        program = Path(__file__).with_name("family.py")
+        pid_file = site.folder / "family.pid"
+        start_detached([sys.executable, str(program), str(self.folder)], pid_file, site.environment)
+        files = [self.folder / f"pid.{name}" for name in self.NAMES]
+        await_true(lambda: all(map(Path.exists, files)), "the family lives", 60)
+        self.pids = [int(file.read_text()) for file in files]
+        self.pid = self.pids[0]
+
+    def digests(self) -> str:
+        files = [self.folder / f"digest.{name}" for name in self.NAMES]
+        for file in files:
+            file.unlink(missing_ok=True)
+        os.kill(self.pid, signal.SIGUSR1)
+        await_true(lambda: all(map(Path.exists, files)), "the digests are told", 60)
+        return "".join(f"{file.name}\n{file.read_text()}" for file in files)
+
+    def resident(self, field: str) -> list[int]:
+        """Bytes of each process by a field of smaps_rollup."""
+        return [rollup(pid)[field] for pid in self.pids]
+
+    def kill(self) -> None:
+        for pid in self.pids:
+            if identity(pid) is not None:
+                os.kill(pid, signal.SIGKILL)
+        await_true(lambda: not any(map(identity, self.pids)), "the PIDs are free")
+
+
+def rollup(pid: int) -> dict[str, int]:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    return {name: int(value) << 10 for name, value, _ in map(str.split, lines)}
+
+
+@pytest.fixture
+def family(site: Site) -> Iterator[Family]:
+    family = Family(site)
+    yield family
+    family.kill()
+
+
+def near(now: list[int], before: list[int]) -> bool:
+    return all(abs(a - b) <= 0.05 * b for a, b in zip(now, before, strict=True))
+
+
+def test_a_tree_with_memory_in_common(site: Site, family: Family) -> None:
+    before = family.digests()
+    anonymous, share = family.resident("Anonymous:"), family.resident("Pss_Anon:")
+    resident = family.resident("Rss:")
+    saved = site.gpusnap("checkpoint", family.pid, "one", "--kill", "--compress", "none")
+    assert saved.returncode == 0, saved.stderr
+    # Of 9 mappings these 5 are of one process alone: own, own, replaced of parent and
+    # first, rewritten of first. The others are for CRIU, which knows how to share them again.
+    assert 5 * SIZE <= saved_memory(site, "one")["raw"] < 6 * SIZE
+    restored = site.gpusnap("restore", "one", "--verify-memory")
+    assert restored.returncode == 0, restored.stderr
+    assert family.digests() == before
+    assert near(family.resident("Anonymous:"), anonymous)
+    assert near(family.resident("Pss_Anon:"), share)
+    # Pages of files come back when they are touched.
+    assert all(
+        now <= 1.05 * then for now, then in zip(family.resident("Rss:"), resident, strict=True)
+    )
+
+
+FORKER = """
+import mmap, os, pathlib, signal, sys, time
+memory = mmap.mmap(-1, 24 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.write(bytes([1]) * (24 << 20))
+signal.signal(signal.SIGUSR1, lambda *_: os.fork())
+pathlib.Path(sys.argv[1]).touch()
+while memory[12 << 20] == 1:
+    time.sleep(0.05)
+"""
+
+FORKED_MEANWHILE = """
+import os, signal, sys, time
+import gpusnap
+from gpusnap.events import CriuNotified
+from gpusnap.hookspecs import hookimpl
+from gpusnap.plugins import default_plugins
+from gpusnap.target import find_target
+pid = int(sys.argv[1])
+
+class Fork:
+    @hookimpl
+    def gpusnap_event(self, event):
+        if event == CriuNotified(script="pre-dump") and len(find_target(pid).processes) == 1:
+            os.kill(pid, signal.SIGUSR1)
+            while len(find_target(pid).processes) == 1:
+                time.sleep(0.01)
+
+default_plugins().register(Fork(), "fork")
+manifest = gpusnap.create_checkpoint(pid, "one").manifest
+print(len(manifest.target.processes), manifest.memory)
+"""
+
+
+def test_a_fork_between_choice_and_dump(site: Site) -> None:
+    program, script = site.folder / "forker.py", site.folder / "meanwhile.py"
+    program.write_text(FORKER)
+    script.write_text(FORKED_MEANWHILE)
+    ready, pid_file = site.folder / "ready", site.folder / "forker.pid"
+    start_detached([sys.executable, str(program), str(ready)], pid_file, site.environment)
+    await_true(ready.exists, "the memory is filled")
+    pid = int(pid_file.read_text())
+    ran = site.run(script, pid)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "2 None\n", "the memory in common was left to CRIU"
+    for process in find_target(pid).pids:
+        os.kill(process, signal.SIGKILL)
+    await_true(lambda: identity(pid) is None, "the PID is free")
+    assert site.gpusnap("restore", "one").returncode == 0
+    pids = find_target(pid).pids
+    assert len(pids) == 2
+    for process in pids:
+        os.kill(process, signal.SIGKILL)
+
+
+THREADS = """
+import hashlib, os, sys, threading, time
+threading.stack_size(32 << 20)
+steps, results = {}, {}
+
+def compute(number):
+    sha = hashlib.sha256(bytes([number]))
+    for step in range(400):
+        sha = hashlib.sha256(sha.digest())
+        steps[number] = step
+        while step >= 200 and not os.path.exists(sys.argv[1] + ".go"):
+            time.sleep(0.01)
+    results[number] = sha.hexdigest()
+
+threads = [threading.Thread(target=compute, args=(number,)) for number in range(1, 9)]
+for thread in threads:
+    thread.start()
+while list(steps.values()) != [200] * 8:
+    time.sleep(0.01)
+open(sys.argv[1] + ".began", "w").close()
+for thread in threads:
+    thread.join()
+with open(sys.argv[1], "w") as file:
+    file.write("".join(f"{number} {results[number]}\\n" for number in range(1, 9)))
+"""
+
+
+def threads_result() -> str:
+    lines = []
+    for number in range(1, 9):
+        digest = hashlib.sha256(bytes([number]))
+        for _ in range(400):
+            digest = hashlib.sha256(digest.digest())
+        lines.append(f"{number} {digest.hexdigest()}\n")
+    return "".join(lines)
+
+
+def test_threads_go_on_on_their_stacks(site: Site) -> None:
+    program, out = site.folder / "threads.py", site.folder / "threads.out"
+    program.write_text(THREADS)
+    pid_file = site.folder / "threads.pid"
+    start_detached([sys.executable, str(program), str(out)], pid_file, site.environment)
+    pid = int(pid_file.read_text())
+    await_true(Path(f"{out}.began").exists, "the threads compute")
+    assert site.gpusnap("checkpoint", pid, "one", "--kill").returncode == 0
+    spans = [each.length for each in Filler(site.repository / "one" / "regions").spans]
+    assert sum(spans) >= 8 * (31 << 20), "the stacks go past CRIU"
+    Path(f"{out}.go").touch()
+    restored = site.gpusnap("restore", "one")
+    assert restored.returncode == 0, restored.stderr
+    await_true(out.exists, "the threads end", 60)
+    await_true(lambda: identity(pid) is None, "the program ends")
+    assert out.read_text() == threads_result()

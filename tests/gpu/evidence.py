@@ -38,6 +38,7 @@ from tests.gpu.targets import (
 
 COUNTER_GIB = 8.0
 TRAINING = {"steps": 500, "layers": 12, "width": 1024}
+SMALL_TRAINING = {"steps": 300, "layers": 4, "width": 512}
 
 Figures = dict[str, object]
 
@@ -254,24 +255,83 @@ def training_left_running(lab: Lab) -> Figures:
 
 def managed_refused(lab: Lab) -> Figures:
     """Managed memory cannot be checkpointed: refused, and the program runs on."""
-    return _refused(lab, "managed", 16)
-
-
-def forked_refused(lab: Lab) -> Figures:
-    """A forked child with leftovers of the device: refused, and the program runs on."""
-    return _refused(lab, "forked", 13)
-
-
-def _refused(lab: Lab, program: str, code: int) -> Figures:
-    log = lab.folder / f"{program}.log"
-    counter = Counter.start([build(program, lab.folder), log], log)
+    log = lab.folder / "managed.log"
+    counter = Counter.start([build("managed", lab.folder), log], log)
     counter.advance()
-    refused = lab.gpusnap("checkpoint", counter.pid, program, expect=code)
+    refused = lab.gpusnap("checkpoint", counter.pid, "managed", expect=16)
     must(counter.alive, "the refused target lives")
     counter.advance()
-    must(not (lab.repository / program).exists(), "nothing was published")
+    must(not (lab.repository / "managed").exists(), "nothing was published")
     counter.kill()
     return refused
+
+
+def _children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _inherited(pid: int) -> dict[str, int]:
+    """How many mappings and descriptors of the GPU's files a process holds."""
+    maps = Path(f"/proc/{pid}/maps").read_text().count("/dev/nvidia")
+    links = [os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()]
+    return {"mappings": maps, "descriptors": sum("/dev/nvidia" in link for link in links)}
+
+
+def forked_children(lab: Lab) -> Figures:
+    """A child that inherited the device: left running, then killed and restored with its parent."""
+    log = lab.folder / "forked.log"
+    counter = Counter.start([build("forked", lab.folder), log], log)
+    counter.advance()
+    (child,) = _children(counter.pid)
+    before = _inherited(child)
+    must(before["mappings"] > 0 and before["descriptors"] > 0, "the child inherited the device")
+    left = lab.gpusnap("checkpoint", counter.pid, "left")
+    after = _inherited(child)
+    must(after == {"mappings": 0, "descriptors": 0}, f"the child has let go of it, not {after}")
+    counter.advance()
+    saved = lab.gpusnap("checkpoint", counter.pid, "forked", "--kill")
+    must(not counter.alive, "the target is gone")
+    rounds = counter.read()[0]
+    restored = lab.gpusnap("restore", "forked")
+    counter.adopt()
+    counter.advance()
+    must(counter.read()[0] > rounds, "it counts on from where it was")
+    must(_children(counter.pid) == [child], "its child came back")
+    counter.kill()
+    lab.clean()
+    return {
+        "inherited": before,
+        "left_running": left,
+        "checkpoint": saved,
+        "restore": restored,
+    }
+
+
+def training_with_workers(lab: Lab) -> Figures:
+    """Losses of a training with two DataLoader workers, killed and restored, digit for digit."""
+    reference = start_training(lab.folder, "alone", **SMALL_TRAINING).finish()
+    training = start_training(lab.folder, "workers", **SMALL_TRAINING, workers=2)
+    await_true(lambda: training.steps() > SMALL_TRAINING["steps"] // 4, "it is under way")
+    workers = _children(training.pid)
+    inherited = [_inherited(pid) for pid in workers]
+    saved = lab.gpusnap("checkpoint", training.pid, "train", "--kill")
+    steps = training.steps()
+    must(not training.alive and not on_gpu(training.pid), "the training is gone")
+    must(steps < SMALL_TRAINING["steps"], "the checkpoint came before the end")
+    restored = lab.gpusnap("restore", "train")
+    training.adopt()
+    losses = training.finish()
+    must(losses == reference, "the losses are those of an uninterrupted run")
+    lab.clean()
+    return {
+        "steps": len(reference),
+        "identical": len(reference),
+        "saved_at_step": steps,
+        "workers": len(workers),
+        "inherited": inherited,
+        "checkpoint": saved,
+        "restore": restored,
+    }
 
 
 def plugin_engine(lab: Lab) -> Figures:
@@ -409,7 +469,8 @@ def listings(lab: Lab) -> Figures:
 SCENARIOS: tuple[Callable[[Lab], Figures], ...] = (
     listings,
     managed_refused,
-    forked_refused,
+    forked_children,
+    training_with_workers,
     counter_killed,
     counter_left_running,
     counter_by_criu,

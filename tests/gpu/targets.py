@@ -149,8 +149,10 @@ def start_counter(gib: float, folder: Path) -> Counter:
     return counter
 
 
-def start_training(folder: Path, name: str, steps: int, layers: int, width: int) -> Training:
+def start_training(
+    folder: Path, name: str, steps: int, layers: int, width: int, workers: int = 0
+) -> Training:
     log = folder / f"{name}.log"
-    numbers = map(str, (steps, layers, width))
+    numbers = map(str, (steps, layers, width, workers))
     command: list[str | Path] = [sys.executable, PROGRAMS / "train.py", log, *numbers]
     return Training.start(command, log)

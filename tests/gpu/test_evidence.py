@@ -43,6 +43,6 @@ def test_every_scenario_last_passed() -> None:
         for record in document["scenarios"]:
             found = outcomes.setdefault(record["scenario"], [])
             found.append((document["date"], record["outcome"]))
-    assert outcomes.keys() == {scenario.__name__ for scenario in SCENARIOS}
+    assert outcomes.keys() >= {scenario.__name__ for scenario in SCENARIOS}
     last = {scenario: max(runs)[1] for scenario, runs in outcomes.items()}
     assert set(last.values()) == {"passed"}, last

@@ -5,8 +5,6 @@ import os
 from types import TracebackType
 from typing import Self
 
-import pytest
-
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 _PRIVATE_ANONYMOUS = 0x22
@@ -64,6 +62,8 @@ class Mapping:
         assert _C.munmap(self.at(first), (end - first) * PAGE) == 0
 
     def guard(self, first: int, end: int) -> None:
+        import pytest  # other programs than a test's import this module and must start quickly
+
         if _C.madvise(self.at(first), (end - first) * PAGE, _GUARD_INSTALL) != 0:
             pytest.skip("This kernel has no guard regions")
         words = os.open("/proc/self/pagemap", os.O_RDONLY)

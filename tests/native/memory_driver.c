@@ -113,6 +113,8 @@ static void check_copies(size_t length, size_t missing)
                                        &crc);
     expect(read == done && memcmp(from, data, read) == 0, "read_process", length);
     expect(crc == gpusnap_crc32(GPUSNAP_CRC32_PORTABLE, 0, data, read), "its CRC-32", length);
+    read = gpusnap_read_process(GPUSNAP_CRC32_PORTABLE, getpid(), address, data, length, NULL);
+    expect(read == done && memcmp(from, data, read) == 0, "read_process alone", length);
     free(data);
     munmap(there, size + page);
 }

@@ -50,6 +50,14 @@ def test_read(mapping: Mapping, size: int, offset: int) -> None:
     assert crc == zlib.crc32(buffer)
 
 
+def test_read_without_a_checksum(mapping: Mapping) -> None:
+    mapping.protect(5, 6, 0)  # what is refused goes another way
+    buffer = bytearray(STEP)
+    assert native.read_process(ME, mapping.address, buffer, checksum=False) == 0
+    mapping.protect(5, 6, 3)
+    assert buffer == mapping.read(0, STEP)
+
+
 @pytest.mark.parametrize("size", [0, 1, PAGE + 1, STEP - 1, STEP, STEP + 1, 2 * STEP + 77])
 def test_write(mapping: Mapping, size: int) -> None:
     before, data = mapping.read(0, PAGES * PAGE), random.Random(2).randbytes(size)

@@ -75,3 +75,22 @@ def test_another_property(changes: dict[str, object], code: str, words: str) -> 
 def test_what_may_differ() -> None:
     now = device(1, "GPU-b", memory_free=1, pci="0000:01:00.0", firmware="9")
     assert isinstance(compatible(SAVED, (SAVED[0], now)), DeviceMap)
+
+
+def test_more_memory_is_enough() -> None:
+    larger = device(1, "GPU-c", memory_total=160_000_000_000)
+    assert isinstance(compatible(SAVED, (SAVED[0], larger)), DeviceMap)
+
+
+def test_another_compute_capability() -> None:
+    saved = (device(0, "GPU-a", architecture="sm_90"),)
+    answer = compatible(saved, (device(0, "GPU-b", architecture="sm_100"),))
+    assert codes(answer) == ["device-model"]
+    assert isinstance(compatible(saved, (device(0, "GPU-b"),)), DeviceMap), "it is not told"
+
+
+def test_one_gpu_for_another() -> None:
+    """As the host asks where the user chooses: by pairs, whatever their places."""
+    assert compatible(SAVED[:1], SAVED[1:]) == DeviceMap(pairs=(("GPU-a", "GPU-b"),))
+    other = (device(1, "GPU-b", model="NVIDIA A100"),)
+    assert codes(compatible(SAVED[:1], other)) == ["device-model"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpusnap.errors import GpusnapError
-from gpusnap.hookspecs import BackendSpec
+from gpusnap.hookspecs import BackendSpec, PluginSpec
 from gpusnap.target import find_target
 from gpusnap.testing.conformance.fixtures import Fixtures
 from gpusnap.testing.conformance.hooks import Hooks
@@ -32,6 +32,7 @@ from gpusnap.types import (
 )
 
 _HOOKS = dict(inspect.getmembers(BackendSpec, inspect.isfunction))
+_KNOWN = _HOOKS | dict(inspect.getmembers(PluginSpec, inspect.isfunction))
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 
 
@@ -49,11 +50,10 @@ class AnswersConformance(Fixtures):
         for name, method in inspect.getmembers(backend, inspect.ismethod):
             if not name.startswith("gpusnap_"):
                 continue
-            require(name in (*_HOOKS, "gpusnap_event"), f"{name} is no hook of the interface")
-            if name in _HOOKS:
-                known = set(inspect.signature(_HOOKS[name]).parameters)
-                unknown = set(inspect.signature(method).parameters) - known
-                require(not unknown, f"{name} asks for {sorted(unknown)}")
+            require(name in _KNOWN, f"{name} is no hook of the interface")
+            known = set(inspect.signature(_KNOWN[name]).parameters)
+            unknown = set(inspect.signature(method).parameters) - known
+            require(not unknown, f"{name} asks for {sorted(unknown)}")
 
     def test_info_is_valid(self, hooks: Hooks) -> None:
         """Name, vendor, interface version and capabilities."""

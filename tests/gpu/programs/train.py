@@ -1,6 +1,7 @@
-"""GPT-2-shaped training with Adam, deterministic: ``train.py LOG STEPS LAYERS WIDTH``.
+"""GPT-2-shaped training with Adam, deterministic: ``train.py LOG STEPS LAYERS WIDTH WORKERS``.
 
-Appends ``step loss`` for every step, then ``done``. Set CUBLAS_WORKSPACE_CONFIG=:4096:8.
+Appends ``step loss`` for every step, then ``done``. The batches come from a DataLoader with so many
+forked workers, started after the model is on the GPU. Set CUBLAS_WORKSPACE_CONFIG=:4096:8.
 """
 
 import sys
@@ -12,13 +13,22 @@ from transformers import GPT2Config, GPT2LMHeadModel
 VOCABULARY, CONTEXT, BATCH = 50257, 128, 4
 
 
-def batch(step: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(step)
-    return torch.randint(0, VOCABULARY, (BATCH, CONTEXT), generator=generator).cuda()
+class Batches(torch.utils.data.Dataset[torch.Tensor]):  # type: ignore[misc]
+    """As many as there are steps, each from a seed of its own."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __getitem__(self, step: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(step)
+        return torch.randint(0, VOCABULARY, (BATCH, CONTEXT), generator=generator)
 
 
 def main() -> None:
-    log, steps, layers, width = Path(sys.argv[1]), *map(int, sys.argv[2:])
+    log, steps, layers, width, workers = Path(sys.argv[1]), *map(int, sys.argv[2:])
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True)
     shape = GPT2Config(
@@ -26,9 +36,10 @@ def main() -> None:
     )
     model = GPT2LMHeadModel(shape).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    batches = torch.utils.data.DataLoader(Batches(steps), batch_size=None, num_workers=workers)
     with log.open("a", buffering=1) as file:
-        for step in range(steps):
-            tokens = batch(step)
+        for step, host_tokens in enumerate(batches):
+            tokens = host_tokens.cuda()
             loss = model(tokens, labels=tokens).loss
             optimizer.zero_grad()
             loss.backward()

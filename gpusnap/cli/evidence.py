@@ -1,0 +1,239 @@
+"""``gpusnap evidence``: what this machine is, and whether a checkpoint works on it, in one file."""
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+import msgspec
+
+from gpusnap.checks import preflight
+from gpusnap.cli import _parameters
+from gpusnap.cli._demo_program import BACKENDS, Kind, choose_kind
+from gpusnap.cli._messages import BackendRow
+from gpusnap.cli._options import json_option
+from gpusnap.cli._output import Output
+from gpusnap.cli.backends import read_backends
+from gpusnap.criu import search_criu
+from gpusnap.errors import EXIT_OK, GpusnapError, UsageError
+from gpusnap.phases import now_us
+from gpusnap.plugins import Plugins, default_plugins
+from gpusnap.repository import timestamp
+from gpusnap.types import Device, Finding
+
+_FORMAT = 1
+_STEPS = 300
+_TRIAL_S = 600
+_VERSION_S = 30
+_COMPILERS = ("hipcc", "nvcc")
+_VARIABLES = re.compile(r"^(?:GPUSNAP_|KFD_|HIP_|ROCR_|HSA_|CUDA_|NVIDIA_)")
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """A program that was saved, killed and brought back, its result compared.
+
+    Attributes:
+        backend: On whose device it computed.
+        simulated: Whether that device is none.
+        exit_code: Of ``gpusnap demo``; None where it did not end in time.
+        identical: Whether the result was that of a run that nothing interrupted.
+        microseconds: How long all of it took.
+        lines: What it printed, line by line, the last one the result or the error.
+    """
+
+    backend: str
+    simulated: bool
+    exit_code: int | None
+    identical: bool
+    microseconds: int
+    lines: tuple[object, ...]
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """The file; identifying numbers of devices, and the machine's name, are left out.
+
+    Attributes:
+        variables: Names of environment variables that change what GPUs do; their values are not
+            told.
+        failures: What could not be found out, in sentences.
+    """
+
+    format: int = _FORMAT
+    created: str
+    gpusnap: str
+    python: str
+    kernel: str
+    machine: str
+    libc: str
+    criu: str | None
+    compilers: dict[str, str]
+    variables: tuple[str, ...]
+    backends: tuple[BackendRow, ...]
+    devices: tuple[Device, ...]
+    findings: tuple[Finding, ...]
+    trials: tuple[Trial, ...]
+    failures: tuple[str, ...]
+
+
+@click.command()
+@click.option(
+    "--output",
+    "evidence_file",
+    metavar="FILE",
+    callback=_parameters.folder,
+    envvar="GPUSNAP_EVIDENCE_FILE",
+    show_envvar=True,
+    help="Where to write it; standard output without.",
+)
+@json_option
+def evidence(evidence_file: Path | None, output: Output) -> int:
+    """Try a checkpoint here and write down all that matters.
+
+    Collects versions, devices, their topology and all checks, saves, kills and restores a small
+    program on each usable kind of GPU, and on the simulated device where there is none, and writes
+    one JSON file to send to gpusnap's authors. It names neither the machine nor its devices.
+    """
+    if evidence_file is not None:
+        _write(evidence_file, b"")  # what cannot be written is known before minutes go by
+    found = _anonymous(_collect(default_plugins()))
+    if evidence_file is None:
+        output.document(found)
+    else:
+        _write(evidence_file, msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+        output.note(f"Written to {evidence_file}")
+    for trial in found.trials:
+        output.note(_verdict(trial))
+    return EXIT_OK if all(each.identical for each in found.trials) else GpusnapError.exit_code
+
+
+def _write(file: Path, data: bytes) -> None:
+    try:
+        file.write_bytes(data)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror}") from error
+
+
+def _verdict(trial: Trial) -> str:
+    where = "the simulated device: this machine has no GPU to try" if trial.simulated else "a GPU"
+    result = "IDENTICAL" if trial.identical else "FAILED"
+    return f"{result}: checkpoint, kill and restore on {where} (backend {trial.backend})"
+
+
+def _collect(plugins: Plugins) -> Evidence:
+    failures: list[str] = []
+    criu = search_criu().criu
+    return Evidence(
+        created=timestamp(),
+        gpusnap=version("gpusnap"),
+        python=platform.python_version(),
+        kernel=platform.release(),
+        machine=platform.machine(),
+        libc=" ".join(part for part in platform.libc_ver() if part),
+        criu=criu.version_text if criu is not None else None,
+        compilers=dict(_compilers()),
+        variables=tuple(sorted(filter(_VARIABLES.match, os.environ))),
+        backends=read_backends(plugins),
+        devices=tuple(_devices(plugins, failures)),
+        findings=preflight(plugins=plugins),
+        trials=tuple(map(_try, _kinds(plugins, failures))),
+        failures=tuple(failures),
+    )
+
+
+def _devices(plugins: Plugins, failures: list[str]) -> Iterator[Device]:
+    """All devices, without their serial numbers."""
+    for backend in plugins.usable():
+        try:
+            for device in backend.devices():
+                yield msgspec.structs.replace(device, uuid=f"{backend.name}-{device.index}")
+        except GpusnapError as error:
+            failures.append(f"The devices of {backend.name} cannot be listed: {error.text}")
+
+
+def _compilers() -> Iterator[tuple[str, str]]:
+    """The compilers that start, with the line that holds their version."""
+    for name in _COMPILERS:
+        try:
+            ended = subprocess.run(
+                [name, "--version"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_VERSION_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        lines = [line.strip() for line in ended.stdout.splitlines()]
+        yield name, next((line for line in lines if re.search(r"\d+\.\d+", line)), "unknown")
+
+
+def _kinds(plugins: Plugins, failures: list[str]) -> Iterator[Kind]:
+    """The programs to try: those of real devices, or the simulated one."""
+    real = []
+    for name in (each.name for each in plugins.usable() if each.name in BACKENDS):
+        try:
+            kind = choose_kind(plugins, name)
+        except GpusnapError as error:
+            failures.append(error.text)
+            continue
+        if not _is_simulated(kind):
+            real.append(kind)
+    yield from real or [choose_kind(plugins, BACKENDS[-1])]
+
+
+def _is_simulated(kind: Kind) -> bool:
+    return kind.backend == BACKENDS[-1]
+
+
+def _try(kind: Kind) -> Trial:
+    """The demonstration, in a process of its own: whatever it does, the file gets written."""
+    command = [sys.executable, "-P", "-m", "gpusnap", "demo", "--json"]
+    command += ["--backend", kind.backend, "--steps", str(_STEPS)]
+    begin = now_us()
+    try:
+        ended = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TRIAL_S, check=False
+        )
+        code, said = ended.returncode, ended.stdout + ended.stderr
+    except subprocess.TimeoutExpired as error:
+        code, said = None, error.stdout or b""
+    return Trial(
+        backend=kind.backend,
+        simulated=_is_simulated(kind),
+        exit_code=code,
+        identical=code == EXIT_OK,
+        microseconds=now_us() - begin,
+        lines=tuple(map(_read_line, said.splitlines())),
+    )
+
+
+def _read_line(line: bytes) -> object:
+    """What a line of JSON says, or the line itself."""
+    try:
+        return msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return line.decode(errors="replace")
+
+
+def _anonymous(found: Evidence) -> Evidence:
+    """The same without the names of the machine and of the user's home."""
+    words = {f"{Path.home()}/": "~/"}
+    if name := platform.node():
+        words[name] = "HOST"
+    pattern = re.compile("|".join(rf"(?<!\w){re.escape(word)}" for word in words))
+
+    def clean(value: object) -> object:
+        if isinstance(value, str):
+            return pattern.sub(lambda match: words[match[0]], value)
+        if isinstance(value, dict):
+            return {key: clean(each) for key, each in value.items()}
+        return [clean(each) for each in value] if isinstance(value, list | tuple) else value
+
+    return msgspec.convert(clean(msgspec.to_builtins(found)), Evidence)

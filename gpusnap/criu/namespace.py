@@ -1,0 +1,168 @@
+"""A PID and mount namespace to restore into, so that a snapshot can run several times at once.
+
+Inside, every process has the PID that it had when it was saved; outside it has another one. The
+namespace begins with a small program of gpusnap's, which reaps, passes signals on to the root
+and ends with the root's exit code once nothing else is left. As long as gpusnap has not let go,
+that program, and with it all that is inside, ends when gpusnap does.
+"""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from gpusnap.criu.built import built_file
+from gpusnap.errors import GpusnapError, NotFoundError, PrivilegeError
+from gpusnap.target import identity
+from gpusnap.types import ProcessId
+
+NAMESPACE_INIT = "gpusnap_init"
+"""The name of the first process."""
+END_SECONDS = 30
+"""How long the kernel may take to end all that is inside."""
+_SPARE = 256
+"""PIDs that CRIU and its helpers may take inside."""
+_RESERVED = 300
+"""The kernel gives away no lower PID once it has begun anew."""
+
+
+def _program() -> str:
+    return str(built_file("init", NAMESPACE_INIT, "The first process of a PID namespace"))
+
+
+def spare_pids(pids: Collection[int]) -> int:
+    """Where the PIDs of CRIU and its helpers may begin without meeting one of a snapshot."""
+    begin = _RESERVED
+    for pid in sorted(pids):
+        if pid > begin + _SPARE:
+            break
+        begin = max(begin, pid)
+    return begin
+
+
+class Entrance:
+    """A way into the PID and mount namespaces of a process."""
+
+    def __init__(self, pid: int) -> None:
+        """Hold it open, whatever becomes of the process.
+
+        Raises:
+            NotFoundError: No process has that PID.
+        """
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise NotFoundError(f"No process has PID {pid}") from None
+
+    @property
+    def descriptor(self) -> int:
+        """What :meth:`joining` needs to be passed."""
+        return self._pidfd
+
+    def joining(self, command: Sequence[str]) -> list[str]:
+        """The command that runs a command inside and ends as that does."""
+        return [_program(), "join", str(self._pidfd), *command]
+
+    def close(self) -> None:
+        """Hold it open no longer."""
+        os.close(self._pidfd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Namespace(Entrance):
+    """A namespace of its own; what is inside ends with the context unless it was let go.
+
+    Attributes:
+        init: Its first process, as it is seen from outside: its end is the end of all inside.
+    """
+
+    init: ProcessId
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        """Make one.
+
+        Args:
+            pids: The PIDs that are wanted inside, that of the root first.
+
+        Raises:
+            PrivilegeError: The kernel does not allow it.
+            GpusnapError: It cannot be made.
+            NotFoundError: Its first process was not built with this installation.
+        """
+        self._leash, theirs = socket.socketpair()
+        try:
+            with theirs:
+                pid = _start(theirs.fileno(), pids)
+            self.init = self._identify(pid)
+            super().__init__(pid)
+        except BaseException:
+            self._leash.close()
+            raise
+
+    def _identify(self, pid: int) -> ProcessId:
+        """Who it is, once it is ready; from then on only the leash can end it."""
+        found = identity(pid) if self._leash.recv(1) else None
+        if found is None:
+            raise GpusnapError("The first process of a new PID namespace ended at once")
+        return found
+
+    def let_go(self) -> None:
+        """From now on it lives as long as anything inside."""
+        with suppress(BrokenPipeError):
+            self._leash.send(b"g", socket.MSG_NOSIGNAL)
+
+    def end(self) -> None:
+        """End all that is inside, and wait until it is gone."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        poll.poll(END_SECONDS * 1000)
+
+    def close(self) -> None:
+        """Hold it no longer: without :meth:`let_go`, all inside ends."""
+        self._leash.close()
+        super().close()
+
+
+def _start(leash: int, pids: Sequence[int]) -> int:
+    """Start the first process; returns its PID outside."""
+    numbers = (str(each) for each in (leash, spare_pids(pids), pids[0]))
+    with tempfile.TemporaryFile() as errors:
+        # Its output ends once it has what it needs, or has failed
+        started = subprocess.run(
+            [_program(), "new", *numbers],
+            pass_fds=[leash],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            check=False,
+        )
+        errors.seek(0)
+        words = errors.read().decode(errors="replace").strip()
+    if started.returncode or words:
+        raise _refused(words)
+    return int(started.stdout)
+
+
+def _refused(words: str) -> GpusnapError:
+    text = f"The kernel does not give gpusnap a PID namespace: {words or 'its init ended'}"
+    if words.endswith((os.strerror(1), os.strerror(13))):
+        return PrivilegeError(text, cure="Run as root on the machine itself, not in a container")
+    return GpusnapError(text, cure="Raise user.max_pid_namespaces, or restore without --new-pids")

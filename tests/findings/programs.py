@@ -1,0 +1,85 @@
+"""Processes that hold one hard thing each, to be looked at and, some of them, to be dumped."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from gpusnap.target import find_target, identity, is_zombie
+from gpusnap.types import Target
+
+PROGRAM = """
+import ctypes, fcntl, mmap, os, socket, sys, time
+folder = {folder!r}
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*arguments):
+    "A system call; ends the process with the error's number where the kernel refuses it."
+    result = libc.syscall(*[ctypes.c_long(a) if isinstance(a, int) else a for a in arguments])
+    if result < 0:
+        done(f"errno {{ctypes.get_errno()}}")
+        sys.exit(1)
+    return result
+def done(word):
+    with open(folder + "/ready.new", "w") as file:
+        file.write(word)
+    os.rename(folder + "/ready.new", folder + "/ready")
+{setup}
+done("ready")
+while True:
+    time.sleep(1000)
+"""
+
+
+class Program:
+    """A process that has done its setup and sleeps.
+
+    Attributes:
+        refusal: What the kernel said where it did not allow the setup, else an empty text.
+    """
+
+    def __init__(self, folder: Path, setup: str, **options: object) -> None:
+        folder.mkdir(parents=True)
+        self.folder = folder
+        (folder / "program.py").write_text(PROGRAM.format(folder=str(folder), setup=setup))
+        settings: dict[str, object] = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.DEVNULL,
+            "start_new_session": True,
+        }
+        command = [sys.executable, "-S", "-E", str(folder / "program.py")]
+        with (folder / "errors").open("wb") as said:
+            self.process: subprocess.Popen[bytes] = subprocess.Popen(  # type: ignore[call-overload]
+                command, stderr=said, **settings | options
+            )
+        self.pid: int = self.process.pid
+        word = self._await()
+        self.refusal = "" if word == "ready" else word
+
+    def _await(self) -> str:
+        ready = self.folder / "ready"
+        deadline = time.monotonic() + 30
+        while not ready.exists():
+            assert self.process.poll() is None, (self.folder / "errors").read_text()
+            assert time.monotonic() < deadline, "The program did not start"
+            time.sleep(0.005)
+        return ready.read_text()
+
+    @property
+    def target(self) -> Target:
+        return find_target(self.pid)
+
+    def gone(self) -> None:
+        """Wait until nobody has its PID any more."""
+        self.process.wait(30)
+        while identity(self.pid) is not None:
+            time.sleep(0.01)
+
+    def end(self) -> None:
+        """Kill it, what it forked, and what was restored in its place."""
+        there = identity(self.pid) is not None and not is_zombie(self.pid)
+        pids = find_target(self.pid).pids if there else ()
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
