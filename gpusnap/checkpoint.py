@@ -24,7 +24,7 @@ from gpusnap.criu import (
     inventory_plugins,
     seal,
 )
-from gpusnap.datapath import Compression, Pack, Saver, Span
+from gpusnap.datapath import Compression, Pack, Saver, Span, durable_cost
 from gpusnap.errors import (
     CriuError,
     DeviceError,
@@ -222,6 +222,8 @@ class _Checkpoint:
         self._memory: SavedMemory | None = None
         self._packs: tuple[Pack, ...] = ()
         self._outside = SAME
+        # Tried now, while the target runs.
+        self._disk = durable_cost(draft.work) if prepared.guarded else None
         self._journal = self._begin_journal()
 
     def _begin_journal(self) -> Journal:
@@ -363,7 +365,8 @@ class _Checkpoint:
         seal(self._draft.images)
         parent = self._inherited.memory
         inside = self._outside.inverse.translate
-        self._saver = Saver(self._draft.regions, self._options.saving, parent, inside)
+        saving = self._options.saving
+        self._saver = Saver(self._draft.regions, saving, parent, inside, self._disk)
         with self._phases.step(Phase.COPY, sum(span.length for span in spans)) as progress:
             self._saver.copy(spans, progress)
 

@@ -250,7 +250,7 @@ class BackendSpec:
 
     @hookspec(firstresult=True)
     def gpusnap_criu_options(self, phase: CriuPhase, engine: Engine) -> CriuOptions:
-        """Name the plugin folder, environment and expected images CRIU needs.
+        """Name what CRIU needs: plugin folder, environment, expected images, its log's meaning.
 
         When: before CRIU is started for a target with claimed processes.
 

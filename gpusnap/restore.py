@@ -42,6 +42,7 @@ from gpusnap.errors import (
     IntegrityError,
     NoBackendError,
     NotFoundError,
+    TargetError,
     UsageError,
     refuse,
 )
@@ -61,7 +62,7 @@ from gpusnap.repository import (
     resolve,
     restore_folder,
 )
-from gpusnap.target import identity, is_zombie, myself, read_process
+from gpusnap.target import alive, identity, is_zombie, myself, read_process
 from gpusnap.thp import check_switch, huge_pages
 from gpusnap.trust import check_owner
 from gpusnap.types import (
@@ -507,6 +508,7 @@ class _Restore:
         self._plan = plan
         self._namespace = namespace
         self._pids = SAME
+        self._standing: tuple[ProcessId, ...] = ()
         self._target = plan.snapshot.manifest.target
         self._phases = phases
         self._emit = plugins.emit
@@ -566,12 +568,14 @@ class _Restore:
             self._restoring.enter_context(self._phases.step(Phase.CRIU_RESTORE))
             links = links_in_place(snapshot.manifest.links, snapshot.images)
             with links, huge_pages(self._emit, wanted=self._plan.options.thp):
-                session.restore(self._plan.request, self._notified)
+                session.restore(self._plan.request, self._notified, self._watch)
         self._journal.update(criu=None)
 
     def _notified(self, script: str, _pid: int | None) -> bool:
         if script == "post-restore":
             self._note_processes()
+        if script == "pre-resume":
+            self._standing = ()
         if script == "post-resume":
             self._journal.update(resumed=True)
         self._emit(CriuNotified(script=script))
@@ -585,11 +589,18 @@ class _Restore:
             self._pids = map_of(self._namespace.init.pid)
         made = [identity(pid) for pid in self._outside]
         present = tuple(each for each in made if each is not None)
+        self._standing = tuple(filter(alive, present))  # a saved zombie is none
         if self._namespace is not None:
             claimed = self._pids.translate_all(self._plan.claimed)
             self._journal.update(processes=(self._namespace.init, *present), claimed=claimed)
         elif len(present) == len(made):
             self._journal.update(processes=present, made=True)
+
+    def _watch(self) -> None:
+        """For one that is killed before it could run CRIU would wait for ever."""
+        for process in self._standing:
+            if not alive(process):
+                raise TargetError(f"Process {process.pid} was killed while it was being restored")
 
     def _fill_memory(self) -> None:
         """Put back what was saved past CRIU, before any task runs; a failure ends the tree."""

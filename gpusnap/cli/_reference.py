@@ -23,8 +23,8 @@ The answer goes to standard output, everything else to standard error. Progress 
 where standard error is a terminal.
 
 With `--json`, most verbs print one JSON document. `checkpoint`, `restore`, `suspend`, `resume`,
-`verify`, `diff` and `demo` print JSON lines as they go, told apart by `message_type`, and new types may
-come:
+`verify`, `diff` and `demo` print JSON lines as they go, told apart by `message_type`, and new types
+may come:
 
 | `message_type` | meaning |
 |---|---|

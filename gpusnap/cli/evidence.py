@@ -24,7 +24,7 @@ from gpusnap.errors import EXIT_OK, GpusnapError, UsageError
 from gpusnap.phases import now_us
 from gpusnap.plugins import Plugins, default_plugins
 from gpusnap.repository import timestamp
-from gpusnap.types import Device, Finding
+from gpusnap.types import Capability, CriuPhase, Device, Engine, Finding
 
 _FORMAT = 1
 _STEPS = 300
@@ -125,7 +125,7 @@ def _verdict(trial: Trial) -> str:
 
 
 def _collect(plugins: Plugins) -> Evidence:
-    failures: list[str] = []
+    failures = list(_missing_plugins(plugins))
     criu = search_criu().criu
     return Evidence(
         created=timestamp(),
@@ -143,6 +143,16 @@ def _collect(plugins: Plugins) -> Evidence:
         trials=tuple(map(_try, _kinds(plugins, failures))),
         failures=tuple(failures),
     )
+
+
+def _missing_plugins(plugins: Plugins) -> Iterator[str]:
+    """Why CRIU could not drive the devices of a backend that may have it do so."""
+    for backend in plugins.usable():
+        if backend.offers(Capability.CRIU_PLUGIN):
+            try:
+                backend.criu_options(CriuPhase.DUMP, Engine.CRIU_PLUGIN)
+            except GpusnapError as error:
+                yield error.text
 
 
 def _devices(plugins: Plugins, failures: list[str]) -> Iterator[Device]:

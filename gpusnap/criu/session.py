@@ -24,6 +24,11 @@ Notify = Callable[[str, int | None], bool]
 False makes CRIU fail at that stage.
 """
 
+Watch = Callable[[], None]
+"""Called about every second in which CRIU says nothing; what it raises ends the operation."""
+
+_LOOK_SECONDS = 1.0
+
 
 class Session:
     """Dumps and restores, each by a `criu swrk` of its own that ends with it.
@@ -70,12 +75,13 @@ class Session:
         """
         self._carry_out(rpc_pb2.DUMP, request, notify)
 
-    def restore(self, request: RestoreRequest, notify: Notify) -> int:
+    def restore(self, request: RestoreRequest, notify: Notify, watch: Watch = lambda: None) -> int:
         """Bring a process tree back.
 
         At ``post-restore`` all memory is in place and no task has run yet; if that stage is
         refused, nothing of the tree remains. CRIU ignores a refusal at a later stage. Whatever
-        is raised, by ``notify`` at any stage or by the death of CRIU, nothing remains either.
+        is raised, by ``notify`` at any stage, by ``watch`` or by the death of CRIU, nothing remains
+        either.
 
         Returns:
             The PID of the restored root.
@@ -83,9 +89,9 @@ class Session:
         Raises:
             CriuError: CRIU failed, with the decisive line of its log.
             DeadlineError: CRIU took too long and was stopped, with what it had brought up.
-            BaseException: Whatever ``notify`` raised, after CRIU has ended.
+            BaseException: Whatever ``notify`` or ``watch`` raised, after CRIU has ended.
         """
-        return self._carry_out(rpc_pb2.RESTORE, request, notify).restore.pid
+        return self._carry_out(rpc_pb2.RESTORE, request, notify, watch).restore.pid
 
     def close(self) -> None:
         """End a CRIU that still runs; only a call from another thread finds one."""
@@ -104,7 +110,11 @@ class Session:
         self.close()
 
     def _carry_out(
-        self, kind: rpc_pb2.RequestType, request: CriuRequest, notify: Notify
+        self,
+        kind: rpc_pb2.RequestType,
+        request: CriuRequest,
+        notify: Notify,
+        watch: Watch = lambda: None,
     ) -> rpc_pb2.Response:
         # What has the PIDs of the images here has nothing to do with a tree elsewhere
         tree = _tree_of(request) if self._namespace is None else Tree(())
@@ -115,7 +125,7 @@ class Session:
         ):
             inside = self._namespace is not None
             options = rpc_options(request, images, work, inside=inside)
-            conversation = _Conversation(self._service, request, notify)
+            conversation = _Conversation(self._service, request, notify, watch)
             try:
                 if self._started is not None:
                     self._started(self._service.pid)
@@ -154,10 +164,13 @@ def _clean_up(service: Service, tree: Tree, outcome: rpc_pb2.Response | None) ->
 class _Conversation:
     """The exchange of messages from a request to its outcome."""
 
-    def __init__(self, service: Service, request: CriuRequest, notify: Notify) -> None:
+    def __init__(
+        self, service: Service, request: CriuRequest, notify: Notify, watch: Watch
+    ) -> None:
         self._service = service
         self._request = request
         self._notify = notify
+        self._watch = watch
         self._deadline = time.monotonic() + request.timeout_us / 1_000_000
         self._stage = "start"
         self._refused_at: str | None = None
@@ -190,14 +203,18 @@ class _Conversation:
         return plugin_failure(log_path(self._request), meanings, fatal=fatal)
 
     def _receive(self) -> rpc_pb2.Response | None:
-        try:
-            return self._service.receive(self._deadline)
-        except TimeoutError as error:
-            raise DeadlineError(
-                f"CRIU did not end within {self._request.timeout_us / 1_000_000:g} s and was "
-                f"stopped after its stage {self._stage!r}",
-                cure="Give it more time with --timeout",
-            ) from error
+        while True:
+            look = min(self._deadline, time.monotonic() + _LOOK_SECONDS)
+            with suppress(TimeoutError):
+                return self._service.receive(look)
+            if time.monotonic() >= self._deadline:
+                break
+            self._watch()
+        raise DeadlineError(
+            f"CRIU did not end within {self._request.timeout_us / 1_000_000:g} s and was "
+            f"stopped after its stage {self._stage!r}",
+            cure="Give it more time with --timeout",
+        )
 
     def _answer(self, notification: rpc_pb2.Notification) -> None:
         """Let the caller do its part; the time that takes is not CRIU's."""

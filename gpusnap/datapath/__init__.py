@@ -3,6 +3,7 @@
 from gpusnap.datapath.checker import Checked, check_packs
 from gpusnap.datapath.codecs import Compression
 from gpusnap.datapath.compare import MemoryChange, compare_memory
+from gpusnap.datapath.disk import durable_cost
 from gpusnap.datapath.filler import Filler
 from gpusnap.datapath.identities import Parent
 from gpusnap.datapath.records import Pack, pack_name
@@ -26,6 +27,7 @@ __all__ = [
     "Subset",
     "check_packs",
     "compare_memory",
+    "durable_cost",
     "pack_name",
     "parse_subset",
 ]

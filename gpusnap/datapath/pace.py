@@ -1,8 +1,10 @@
-"""What copying and writing cost here and now, so that the target waits as little as it can."""
+"""What copying, encoding and writing cost here and now, to choose what is done soonest."""
 
 _WEIGHT = 0.3
 _WORTH = 1.25
 """Writing at once halves the work, so waiting has to be so much faster for the target."""
+_GAIN = 0.95
+"""Encoding has to shorten the writing to this, or bytes are stored as they are."""
 
 
 class Rate:
@@ -22,7 +24,7 @@ class Rate:
 
 
 class Pace:
-    """Costs that decide whether a buffer is written at once or has to wait.
+    """Costs that decide how a buffer is stored, and whether at once or later.
 
     Memory that was never touched is expensive, most of all in a virtual machine: to copy into
     new buffers can take longer than to copy into a used one and to write that into the page
@@ -34,7 +36,15 @@ class Pace:
         write: To write bytes as they are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, disk: float, workers: int) -> None:
+        """Begin without measurements of this process's own.
+
+        Args:
+            disk: Seconds that the disk takes for a byte, whoever wrote it.
+            workers: Threads that share the other work.
+        """
+        self._disk = disk
+        self._workers = workers
         self.fresh = Rate()
         self.used = Rate()
         self.write = Rate()
@@ -48,11 +58,15 @@ class Pace:
         return used + write <= _WORTH * fresh
 
     def pays(self, ratio: float, cost: float) -> bool:
-        """Whether encoding makes writing faster.
+        """Whether encoding has everything on the disk sooner.
+
+        The disk works while the threads do, so that what takes longer counts.
 
         Args:
             ratio: What the codec leaves of a byte.
-            cost: Seconds that it takes for a byte.
+            cost: Seconds that a thread takes to encode a byte.
         """
-        write = self.write.cost
-        return write is not None and cost + ratio * write < write
+        write = self.write.cost or 0.0
+        raw = max(self._disk, write / self._workers)
+        encoded = max(self._disk * ratio, (cost + ratio * write) / self._workers)
+        return encoded < _GAIN * raw

@@ -13,6 +13,7 @@ from gpusnap.datapath.backlog import Backlog
 from gpusnap.datapath.buffers import Buffers, default_budget
 from gpusnap.datapath.codecs import Compression, Encoder
 from gpusnap.datapath.crew import Crew
+from gpusnap.datapath.disk import durable_cost
 from gpusnap.datapath.files import create, make_folder, storage, sync_folder, write_all
 from gpusnap.datapath.identities import Identities, Parent, Stored
 from gpusnap.datapath.joining import join
@@ -70,6 +71,7 @@ class Saver:
         saving: Saving,
         parent: Parent | None = None,
         pids: Callable[[int], int] | None = None,
+        disk: float | None = None,
     ) -> None:
         """Make the folder.
 
@@ -78,6 +80,7 @@ class Saver:
             saving: How.
             parent: Memory saved earlier, on the same file system, for an incremental saving.
             pids: Tells by what PID a process goes in the folder; None for the one it has here.
+            disk: What :func:`durable_cost` says of the folder's disk; None to try it here.
 
         Raises:
             GpusnapError: It cannot be made.
@@ -100,7 +103,7 @@ class Saver:
         self._own: dict[int, Pack] = {}
         self._kept: list[tuple[Data, Stored]] = []
         self._read = 0
-        self._pace = Pace()
+        self._pace = Pace(durable_cost(folder) if disk is None else disk, self._workers)
 
     def copy(self, spans: Sequence[Span], progress: Progress) -> None:
         """Copy memory out of processes that stand still.

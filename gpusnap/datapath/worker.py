@@ -49,7 +49,7 @@ class Worker:
     def _serve(self, buffer: Buffer) -> None:
         filled = self._fill(buffer)
         self._backlog.count(filled, self._pieces.take_passed())
-        if filled.choice.codec is Codec.RAW and self._pace.favours_writing:
+        if self._codec(filled) is Codec.RAW and self._pace.favours_writing:
             self._write(filled)
         else:
             self._backlog.add(filled)
@@ -82,8 +82,8 @@ class Worker:
         self._backlog.wrote(filled)
 
     def _codec(self, filled: Filled) -> Codec:
-        """What was chosen, unless the target would have to wait for it longer than without."""
+        """What was chosen, unless it is left to gpusnap and would only take longer."""
         choice = filled.choice
-        free = self._store.encoder.may_skip and not self._backlog.all_copied
+        free = self._store.encoder.may_skip
         slow = free and not self._pace.pays(choice.ratio, choice.cost)
         return Codec.RAW if slow else choice.codec

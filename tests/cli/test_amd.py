@@ -1,5 +1,6 @@
 """What a user of the command line is told of AMD devices, on a captured machine."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import gpusnap_amd
+from gpusnap.cli import evidence
 from tests.amd.captured import lay_out
 from tests.amd.invented import Machine
 from tests.cli.conftest import Command
@@ -86,3 +88,62 @@ def test_suspend_is_refused_with_the_reason(
     answer = command(verb, busy)
     answer.refused(13, f"Backend amd does not offer suspend: {REASON}")
     assert "cure: Use gpusnap checkpoint --kill and, later, gpusnap restore" in answer.err
+
+
+def test_rocgdb_looks_into_a_process(
+    command: Command, root: None, busy: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "rocgdb"
+    tool.write_text("#!/bin/sh\necho AMDGPU Queue 1:1 '(QID 0)'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("GPUSNAP_ROCGDB_TOOL", str(tool))
+    findings = command("check", busy, "--rocgdb", "--json").document["findings"]
+    told = {each["code"]: each["text"] for each in findings}
+    assert told["rocgdb-queues"].startswith(f"Queues of process {busy} that rocgdb sees: 1,")
+    assert "rocgdb-waves" in told
+    without = command("check", busy, "--json").document["findings"]
+    assert [each["code"] for each in without if each["code"].startswith("rocgdb")] == []
+
+
+def test_rocgdb_without_a_process_on_a_gpu(command: Command, root: None, sleeper: int) -> None:
+    command("check", "--rocgdb").refused(2, "rocgdb looks into a process")
+    command("check", sleeper, "--rocgdb").refused(
+        2, f"Process {sleeper} holds no device state for a debugger to look into"
+    )
+
+
+def test_the_demonstration_needs_a_compiler(
+    command: Command, real_criu: None, amd: Machine
+) -> None:
+    if Path("/opt/rocm/bin/hipcc").exists() or shutil.which("hipcc"):
+        pytest.skip("This machine has one")
+    command("demo", "--backend=amd").refused(
+        13, "The program for backend amd needs hipcc, which is not there"
+    )
+
+
+def test_evidence_says_what_is_missing(
+    command: Command, root: None, amd: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if Path("/opt/rocm/bin/hipcc").exists() or shutil.which("hipcc"):
+        pytest.skip("This machine has a compiler")
+    monkeypatch.setenv("GPUSNAP_AMDGPU_PLUGIN", "/nowhere/amdgpu_plugin.so")
+    monkeypatch.setattr(evidence, "_try", lambda kind: failed_trial(kind.backend))
+    found = command("evidence", "--json").document
+    assert len(found["devices"]) == 32
+    assert {each["uuid"] for each in found["devices"]} == {f"amd-{index}" for index in range(32)}
+    missing, compiler = found["failures"]
+    assert "there is no /nowhere/amdgpu_plugin.so" in missing
+    assert "needs hipcc" in compiler
+    assert [trial["backend"] for trial in found["trials"]] == ["simulated"]
+
+
+def failed_trial(backend: str) -> evidence.Trial:
+    return evidence.Trial(
+        backend=backend,
+        simulated=True,
+        exit_code=None,
+        identical=False,
+        microseconds=1,
+        lines=(),
+    )

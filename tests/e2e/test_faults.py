@@ -63,8 +63,8 @@ RESTORE = [
     ("criu:pre-restore", "gpusnap"),
     ("criu:post-restore", "gpusnap"),
     ("criu:post-restore", "criu"),
-    ("criu:post-restore", "target"),
     ("finished:fill", "gpusnap"),
+    ("finished:fill", "target"),
     ("criu:pre-resume", "criu"),
     ("criu:post-resume", "gpusnap"),
     ("started:restore", "gpusnap"),
@@ -85,17 +85,24 @@ CASES = {
 @pytest.fixture(scope="module")
 def scene_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Scene]]:
     """One target for all faults of a command: it has to survive every one of them."""
-    scenes: dict[str, Scene] = {}
+    current: dict[str, Scene] = {}
     with ExitStack() as stack:
 
+        def finish() -> None:
+            for scene in current.values():
+                scene.end()
+            current.clear()
+            stack.close()
+
         def find(name: str) -> Scene:
-            if name not in scenes:
-                scenes[name] = stack.enter_context(opened(tmp_path_factory.mktemp("site"), name))
-            return scenes[name]
+            if name not in current:
+                finish()
+                folder = tmp_path_factory.mktemp("site")
+                current[name] = stack.enter_context(opened(folder, name))
+            return current[name]
 
         yield find
-        for scene in scenes.values():
-            scene.end()
+        finish()
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,14 @@ Starting Python and loading gpusnap takes longer than a checkpoint of a small ta
 matrix of faults is hundreds of commands.
 """
 
+import contextlib
 import json
 import multiprocessing
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+
+import psutil
 
 from tests.e2e.faults import Census, Killer, be_gpusnap
 from tests.e2e.jobs import Site
@@ -100,9 +103,19 @@ class Running:
     def wait(self) -> Ended:
         self._process.join(_PATIENCE_S)
         code = self._process.exitcode
-        assert code is not None, f"gpusnap (PID {self.pid}) hangs"
+        if code is None:
+            self._end_all()
+            msg = f"gpusnap (PID {self.pid}) hangs"
+            raise AssertionError(msg)
         self._process.close()
         output, errors = (self._folder / name for name in ("stdout", "stderr"))
         ended = Ended(code, output.read_text(), errors.read_text())
         assert "Traceback" not in ended.errors, ended.errors
         return ended
+
+    def _end_all(self) -> None:
+        """End what hangs, for the next strike to begin afresh."""
+        gpusnap = psutil.Process(self.pid)
+        for process in (*gpusnap.children(recursive=True), gpusnap):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()

@@ -1,0 +1,53 @@
+"""What decides whether a codec is worth its time."""
+
+from pathlib import Path
+
+import pytest
+
+from gpusnap.datapath import durable_cost
+from gpusnap.datapath.pace import Pace
+
+WRITE = 0.5e-9
+"""Seconds a byte into the page cache."""
+
+
+def pace(disk: float, workers: int = 2) -> Pace:
+    made = Pace(disk, workers)
+    made.write.note(WRITE, 1)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("disk", "ratio", "cost", "pays"),
+    [
+        (0.0, 0.5, 1e-9, False),  # in memory, a codec slower than writing
+        (0.0, 0.5, 0.1e-9, True),  # in memory, one that is faster than what it saves
+        (10e-9, 0.8, 1e-9, True),  # a disk of 100 MB/s
+        (10e-9, 0.97, 1e-9, False),  # next to nothing saved
+        (0.3e-9, 0.7, 1e-9, False),  # a disk of 3 GB/s against a codec of 1 GB/s a thread
+        (10e-9, 0.5, 30e-9, False),  # a codec slower than the slow disk
+    ],
+)
+def test_a_codec_pays_where_all_is_on_the_disk_sooner(
+    disk: float, ratio: float, cost: float, pays: bool
+) -> None:
+    assert pace(disk).pays(ratio, cost) is pays
+
+
+def test_many_threads_make_a_codec_worth_it() -> None:
+    assert not pace(0.3e-9, workers=2).pays(0.7, 1e-9)
+    assert pace(0.3e-9, workers=16).pays(0.7, 1e-9)
+
+
+def test_before_anything_was_written_the_disk_decides() -> None:
+    assert Pace(10e-9, 2).pays(0.8, 1e-9)
+    assert not Pace(0.0, 2).pays(0.8, 1e-9)
+
+
+def test_the_disk_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+    assert durable_cost(tmp_path) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_nothing_can_be_tried_it_costs_nothing(tmp_path: Path) -> None:
+    assert durable_cost(tmp_path / "absent") == 0.0
