@@ -15,7 +15,7 @@ from gpusnap.device_map import (
     choose_devices,
     map_devices,
 )
-from gpusnap.errors import NoBackendError, TargetError, refuse
+from gpusnap.errors import GpusnapError, NoBackendError, TargetError, refuse
 from gpusnap.events import Found, Phase
 from gpusnap.findings import check_known_codes, check_privileges
 from gpusnap.journal import Entry, Journal, Task, entries
@@ -177,14 +177,27 @@ def _map(chosen: _Chosen, entry: Entry, choice: DeviceChoice, plugins: Plugins) 
     return mapped.device_map or SAME_DEVICES
 
 
-def _leave_suspended(chosen: _Chosen, journal: Journal) -> None:
-    """Half resumed is for ``gpusnap recover`` to complete; else it is suspended as before."""
+def _settle(error: BaseException, chosen: _Chosen, journal: Journal) -> None:
+    """Suspended as before; or half resumed, which is completed here or by ``gpusnap recover``.
+
+    Here first: a recovery has to wait for the calls of a dead gpusnap, and one may never return.
+    """
+    resumed = False
     try:
         await_answers()
         states = chosen.backend.state(chosen.pids)
-        journal.update(suspended=set(states.values()) == {DeviceState.CHECKPOINTED})
+        suspended = set(states.values()) == {DeviceState.CHECKPOINTED}
+        journal.update(suspended=suspended)
+        if not suspended:
+            release_devices(chosen.backend, chosen.pids, journal.entry.device_map)
+            resumed = True
     finally:
-        journal.leave()
+        if resumed:
+            journal.finish()
+        else:
+            journal.leave()
+    if resumed and isinstance(error, GpusnapError):
+        error.details = (*error.details, "The target runs on its devices nevertheless")
 
 
 def resume(
@@ -209,7 +222,8 @@ def resume(
         TargetError: The process is not suspended, or the driver refused.
         NotFoundError: There is no such process or device.
         UsageError: The choice of devices contradicts itself.
-        GpusnapError: It could not be resumed and stays suspended.
+        GpusnapError: It could not be resumed and stays suspended, unless the details say that it
+            runs.
     """
     plugins = plugins or default_plugins()
     choice = choose_devices(device_map, devices)
@@ -231,8 +245,8 @@ def resume(
             chosen.backend.restore(chosen.pids, mapped, progress)
         with phases.step(Phase.UNLOCK):
             release_devices(chosen.backend, chosen.pids, mapped)
-    except BaseException:
-        _leave_suspended(chosen, journal)
+    except BaseException as error:
+        _settle(error, chosen, journal)
         raise
     journal.finish()
     return Resumed(

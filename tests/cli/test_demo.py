@@ -60,7 +60,7 @@ def test_no_gpu(command: Command, root: None, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--backend=tpu"], "'tpu' is not one of 'nvidia', 'simulated'"),
+        (["--backend=tpu"], "'tpu' is not one of 'nvidia', 'amd', 'simulated'"),
         (["--steps=1"], "1 is not in the range"),
         (["--keep="], "'' is not a path"),
     ],

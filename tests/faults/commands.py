@@ -52,7 +52,7 @@ class Commands:
             (self.site.folder / name).write_text("")
         typed = [str(argument) for argument in arguments]
         given = (self.site.environment, self.site.folder, listener, typed)
-        process = _CONTEXT.Process(target=be_gpusnap, args=given)
+        process = _CONTEXT.Process(target=be_gpusnap, args=given, daemon=True)
         process.start()
         return Running(process, self.site.folder)
 
