@@ -87,8 +87,10 @@ def _strike(scene: Scene, name: str, case: Case) -> Row:
     try:
         struck = scene.strike(*case)
         met = case.point.startswith("call:") or struck.hit.isdigit()
-        assert met, f"nobody was there: {struck.hit}"
+        assert met or "+" in case.point, f"nobody was there: {struck.hit}"
         outcome = scene.outcome(struck)
+        if not met:
+            outcome = "too late"
     except AssertionError as error:
         outcome = f"LOST: {error}"
     return Row(name, *case, outcome)
@@ -138,9 +140,14 @@ def tables(rows: Sequence[Row]) -> Iterator[str]:
         yield from _table("A driver call that fails", calls)
 
 
+def _rank(victim: str) -> int:
+    """The place of a victim's column, signals beside the process they go to."""
+    return VICTIMS.index(name) if (name := victim.partition(":")[0]) in VICTIMS else 0
+
+
 def _table(title: str, rows: Sequence[Row]) -> Iterator[str]:
     points = list(dict.fromkeys(row.point for row in rows))
-    victims = list(dict.fromkeys(row.victim for row in rows))
+    victims = sorted(dict.fromkeys(row.victim for row in rows), key=_rank)
     outcomes = {(row.point, row.victim): row.outcome for row in rows}
     cells = [["point", *victims]]
     cells += [[point, *(outcomes.get((point, each), "-") for each in victims)] for point in points]
