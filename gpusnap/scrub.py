@@ -8,14 +8,14 @@ tree. So it is unmapped and closed in the children, once the device's state has 
 
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from gpusnap.errors import NotFoundError, TargetError
-from gpusnap.native import call_inside, same_file
+from gpusnap.errors import NotFoundError, PrivilegeError, TargetError
+from gpusnap.native import call_inside, same_file, share, vdso_of
 from gpusnap.target import Mapping, identity, read_maps, same
 from gpusnap.types import Claim, Process, ProcessId, Target
 
@@ -27,6 +27,9 @@ class _Numbers(msgspec.Struct, frozen=True):
     munmap: int
 
 
+_UNSEEN = (FileNotFoundError, ProcessLookupError, PermissionError, NotFoundError, PrivilegeError)
+"""What a process that ended, or that the kernel does not show, leads to: nothing is found of it."""
+
 _NUMBERS = {"x86_64": _Numbers(3, 11), "aarch64": _Numbers(57, 215)}
 
 
@@ -35,11 +38,14 @@ class Leftover(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         process: The process.
+        vdso: Where the kernel's own code lies in its memory, which tells one program that it
+            runs from the next.
         mappings: Mappings of the device's files.
         descriptors: Descriptors of them, by number, with the path of each.
     """
 
     process: ProcessId
+    vdso: tuple[int, int] | None
     mappings: tuple[Mapping, ...]
     descriptors: tuple[tuple[int, str], ...]
 
@@ -47,7 +53,9 @@ class Leftover(msgspec.Struct, frozen=True, kw_only=True):
 def find_leftovers(target: Target, claim: Claim) -> tuple[Leftover, ...]:
     """What the processes without device state inherited from those with.
 
-    A descriptor that such a process opened itself, for NVML say, is none: it may be in use.
+    A descriptor that such a process opened itself, for NVML say, is none: it may be in use. Nor
+    has a child of vfork inherited anything: until it runs a program, its memory is its parent's.
+    Of processes that the caller may not look into nothing is found.
 
     Args:
         target: The tree, of which the claimed processes still hold their device.
@@ -55,21 +63,26 @@ def find_leftovers(target: Target, claim: Claim) -> tuple[Leftover, ...]:
     """
     if platform.machine() not in _NUMBERS or not claim.device_files:
         return ()
+    own = {each for pid in claim.pids for each in device_mappings(pid, claim.device_files)}
     found = (
-        _inherited(process, claim) for process in target.processes if process.pid not in claim.pids
+        _inherited(process, claim, own)
+        for process in target.processes
+        if process.pid not in claim.pids and not any(share(process.pid, pid) for pid in claim.pids)
     )
-    return tuple(each for each in found if each.mappings or each.descriptors)
+    return tuple(each for each in found if each is not None)
 
 
 def device_mappings(pid: int, prefixes: Sequence[str]) -> tuple[Mapping, ...]:
-    """Mappings of files whose path begins in one of several ways."""
-    return tuple(each for each in read_maps(pid) if each.path.startswith(tuple(prefixes)))
+    """Mappings of files whose path begins in one of several ways; none where none can be seen."""
+    with suppress(NotFoundError, PrivilegeError):
+        return tuple(each for each in read_maps(pid) if each.path.startswith(tuple(prefixes)))
+    return ()
 
 
 def device_descriptors(pid: int, prefixes: Sequence[str]) -> tuple[tuple[int, str], ...]:
     """Descriptors of files whose path begins in one of several ways, with that path."""
     found = []
-    with suppress(FileNotFoundError, ProcessLookupError):
+    with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(FileNotFoundError, ProcessLookupError):
                 path = str(link.readlink())
@@ -78,36 +91,50 @@ def device_descriptors(pid: int, prefixes: Sequence[str]) -> tuple[tuple[int, st
     return tuple(sorted(found))
 
 
-def _inherited(process: Process, claim: Claim) -> Leftover:
+def _inherited(process: Process, claim: Claim, own: Container[Mapping]) -> Leftover | None:
     pid = process.pid
-    own: set[Mapping] = set()
-    for holder in claim.pids:
-        with suppress(NotFoundError):
-            own.update(device_mappings(holder, claim.device_files))
-    mappings: tuple[Mapping, ...] = ()
-    with suppress(NotFoundError):
-        mappings = device_mappings(pid, claim.device_files)
-    return Leftover(
-        process=process.id,
-        mappings=tuple(each for each in mappings if each in own),
-        descriptors=tuple(
-            (number, path)
-            for number, path in device_descriptors(pid, claim.device_files)
-            if any(same_file(holder, pid, number) for holder in claim.pids)
-        ),
+    mappings = tuple(each for each in device_mappings(pid, claim.device_files) if each in own)
+    descriptors = tuple(
+        (number, path)
+        for number, path in device_descriptors(pid, claim.device_files)
+        if any(same_file(holder, pid, number) for holder in claim.pids)
     )
+    if not mappings and not descriptors:
+        return None
+    with suppress(ProcessLookupError):
+        return Leftover(
+            process=process.id, vdso=vdso_of(pid), mappings=mappings, descriptors=descriptors
+        )
+    return None
 
 
 def drop_leftovers(leftovers: Sequence[Leftover]) -> None:
     """Have the processes unmap and close what they inherited; they run on without it.
 
+    One that has ended since, or runs another program, holds nothing of it any more.
+
     Raises:
         TargetError: A process cannot be made to.
     """
     for leftover in leftovers:
-        process = identity(leftover.process.pid)
-        if process is not None and same(process, leftover.process):
-            _drop(leftover)
+        if _still_there(leftover):
+            try:
+                _drop(leftover)
+            except TargetError:
+                if _still_there(leftover):
+                    raise
+
+
+def _still_there(leftover: Leftover) -> bool:
+    process = identity(leftover.process.pid)
+    try:
+        return (
+            process is not None
+            and same(process, leftover.process)
+            and vdso_of(process.pid) == leftover.vdso
+        )
+    except ProcessLookupError:
+        return False
 
 
 def _drop(leftover: Leftover) -> None:

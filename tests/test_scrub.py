@@ -1,6 +1,7 @@
 """What forked children inherited of a device is taken from them, and nothing else."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pytest
 
 from gpusnap.scrub import drop_leftovers, find_leftovers
@@ -35,6 +37,22 @@ elif line:
     mapping[0] = 7
     os.write(device, b"x")
     print("the parent still has its device", flush=True)
+"""
+
+
+VFORKS = """
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(int count, char **names) {
+    int device = open(names[count - 1], O_RDWR);
+    mmap(0, 8192, PROT_READ, MAP_SHARED, device, 0);
+    if (vfork() == 0) {
+        write(1, "x", 1);
+        for (;;) pause();
+    }
+    return 0;
+}
 """
 
 
@@ -126,3 +144,30 @@ def test_a_child_that_ended_meanwhile_is_no_error(pair: Pair) -> None:
     found = find_leftovers(find_target(pair.process.pid), pair.claim)
     pair.process.communicate("yy")
     drop_leftovers(found)
+
+
+def test_a_child_that_runs_another_program_since_is_left_alone(pair: Pair) -> None:
+    (leftover,) = find_leftovers(find_target(pair.process.pid), pair.claim)
+    assert leftover.vdso is not None
+    start, end = leftover.vdso
+    drop_leftovers([msgspec.structs.replace(leftover, vdso=(start + 4096, end + 4096))])
+    assert pair.holds(pair.device)
+    assert pair.maps(pair.child) == [str(pair.folder / "dev0")]
+
+
+def test_a_child_of_vfork_has_inherited_nothing(tmp_path: Path) -> None:
+    (tmp_path / "dev0").write_bytes(bytes(8192))
+    source, program = tmp_path / "vforks.c", tmp_path / "vforks"
+    source.write_text(VFORKS)
+    subprocess.run(["gcc", "-o", program, source], check=True)
+    with subprocess.Popen([program, tmp_path / "dev0"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1) == b"x"
+        target = find_target(process.pid)
+        assert len(target.processes) == 2
+        claim = Claim(
+            pids=(process.pid,), reason="it uses one", device_files=(str(tmp_path / "dev"),)
+        )
+        assert find_leftovers(target, claim) == ()
+        for each in reversed(target.pids):
+            os.kill(each, signal.SIGKILL)

@@ -36,6 +36,7 @@ struct gpusnap_call {
 int64_t gpusnap_inject(int32_t thread, uint64_t syscall_at, struct gpusnap_call *calls,
                        size_t count, int32_t timeout_ms);
 int gpusnap_same_file(int32_t first, int32_t second, int32_t descriptor);
+int gpusnap_share(int32_t first, int32_t second);
 
 void gpusnap_split_planes(const uint8_t *data, size_t length, size_t width, uint8_t *out);
 void gpusnap_join_planes(const uint8_t *data, size_t length, size_t width, uint8_t *out);

@@ -47,6 +47,11 @@ static int64_t result_of(const registers *regs)
     return (int64_t)regs->rax;
 }
 
+static bool is_syscall(long word)
+{
+    return (word & 0xffff) == 0x050f; /* syscall */
+}
+
 #elif defined(__aarch64__)
 
 typedef struct user_regs_struct registers;
@@ -71,6 +76,11 @@ static int64_t result_of(const registers *regs)
     return (int64_t)regs->regs[0];
 }
 
+static bool is_syscall(long word)
+{
+    return (word & 0xffffffff) == 0xd4000001; /* svc #0 */
+}
+
 #else
 #define UNKNOWN_PROCESSOR
 #endif
@@ -78,6 +88,12 @@ static int64_t result_of(const registers *regs)
 int gpusnap_same_file(int32_t first, int32_t second, int32_t descriptor)
 {
     return syscall(SYS_kcmp, first, second, KCMP_FILE, descriptor, descriptor) == 0;
+}
+
+int gpusnap_share(int32_t first, int32_t second)
+{
+    return syscall(SYS_kcmp, first, second, KCMP_VM, 0, 0) == 0 ||
+           syscall(SYS_kcmp, first, second, KCMP_FILES, 0, 0) == 0;
 }
 
 #ifdef UNKNOWN_PROCESSOR
@@ -204,6 +220,11 @@ static int64_t inject(pid_t thread, uint64_t syscall_at, struct gpusnap_call *ca
         return -errno;
     if (!is_native(&saved))
         return -ENOEXEC;
+    /* It may have begun another program since the address was found. */
+    errno = 0;
+    long word = ptrace(PTRACE_PEEKTEXT, thread, (void *)(uintptr_t)syscall_at, NULL);
+    if (errno || !is_syscall(word))
+        return -EAGAIN;
     if (ptrace(PTRACE_SETSIGMASK, thread, (void *)sizeof all, &all) < 0)
         return -errno;
     int64_t done = run_calls(thread, &saved, calls, count, syscall_at);
@@ -233,9 +254,9 @@ static int64_t inject_in_child(pid_t thread, uint64_t syscall_at, struct shared 
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed)
         return -failed;
-    while (waitpid(child, NULL, 0) < 0)
-        if (errno != EINTR)
-            return -errno;
+    /* It is reaped without us where SIGCHLD is ignored, but has ended then too. */
+    while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
+        ;
     return shared->outcome;
 }
 

@@ -28,4 +28,8 @@ int64_t gpusnap_inject(int32_t thread, uint64_t syscall_at, struct gpusnap_call 
  * does not tell. */
 int gpusnap_same_file(int32_t first, int32_t second, int32_t descriptor);
 
+/* Whether two processes have one memory or one table of descriptors, as a child of vfork has with
+ * its parent; 0 also where the kernel does not tell. */
+int gpusnap_share(int32_t first, int32_t second);
+
 #endif

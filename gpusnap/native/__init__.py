@@ -8,7 +8,7 @@ on with the interpreter's lock released.
 
 from gpusnap.native.checksum import crc32, crc32_combine, implementations
 from gpusnap.native.fault import MemoryFault
-from gpusnap.native.injection import call_inside, same_file
+from gpusnap.native.injection import call_inside, same_file, share, vdso_of
 from gpusnap.native.memory import read_process, write_process
 from gpusnap.native.pagemap import guard_page_among, populated_runs
 from gpusnap.native.pages import nonzero_pages
@@ -27,7 +27,9 @@ __all__ = [
     "populated_runs",
     "read_process",
     "same_file",
+    "share",
     "shared_runs",
     "split_planes",
+    "vdso_of",
     "write_process",
 ]

@@ -14,14 +14,32 @@ _INSTRUCTIONS = {"x86_64": b"\x0f\x05", "aarch64": b"\x01\x00\x00\xd4"}
 _TIMEOUT_MS = 10_000
 
 
-def _address_of_syscall(pid: int) -> int | None:
-    """An instruction that enters the kernel: the code that the kernel maps everywhere has one."""
-    instruction = _INSTRUCTIONS.get(platform.machine())
-    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123
-        ranges = [line.split()[0] for line in maps if line.endswith("[vdso]\n")]
-    if instruction is None or not ranges:
+def vdso_of(pid: int) -> tuple[int, int] | None:
+    """Where the code lies that the kernel maps everywhere; another program has it elsewhere.
+
+    Raises:
+        ProcessLookupError: The process has ended.
+    """
+    try:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123
+            lines = maps.readlines()
+    except FileNotFoundError:
+        raise ProcessLookupError from None
+    if not lines:  # of one that is not reaped yet
+        raise ProcessLookupError
+    ranges = [line.split()[0] for line in lines if line.endswith("[vdso]\n")]
+    if not ranges:
         return None
     start, end = (int(part, 16) for part in ranges[0].split("-"))
+    return start, end
+
+
+def _address_of_syscall(pid: int) -> int | None:
+    """An instruction that enters the kernel."""
+    instruction, found = _INSTRUCTIONS.get(platform.machine()), vdso_of(pid)
+    if instruction is None or found is None:
+        return None
+    start, end = found
     code = bytearray(end - start)
     read_process(pid, start, code)
     offset = code.find(instruction)
@@ -82,3 +100,11 @@ def same_file(first: int, second: int, descriptor: int) -> bool:
     return EXTENSION is not None and bool(
         EXTENSION.lib.gpusnap_same_file(first, second, descriptor)
     )
+
+
+def share(first: int, second: int) -> bool:
+    """Whether two processes have one memory, or one table of descriptors, as after a vfork.
+
+    False also where the kernel does not say.
+    """
+    return EXTENSION is not None and bool(EXTENSION.lib.gpusnap_share(first, second))
