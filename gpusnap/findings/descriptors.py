@@ -16,7 +16,7 @@ from gpusnap.types import Finding, Severity
 
 IO_URING = "anon_inode:[io_uring]"
 _SAVED_ANONYMOUS = ("eventfd", "eventpoll", "inotify", "fanotify", "signalfd", "timerfd", "pidfd")
-_NO_DRIVERS = ("perf_event", "userfaultfd", "bpf-map", "bpf-prog")
+_NO_DRIVERS = ("perf_event", "bpf-map", "bpf-prog")
 _ANONYMOUS = re.compile(r"anon_inode:\[?(?P<kind>[^\]]*)\]?")
 _RING_LIBRARIES = re.compile(r"(?:liburing|libuv|libtorch_cpu|libnode)[^/]*$")
 _DEVICE = re.compile(r"sdev:([0-9a-f]+)")

@@ -51,7 +51,7 @@ def test_one_snapshot_restores_twice(site: Site) -> None:
 
 
 def test_suspend_and_resume(site: Site) -> None:
-    job = Job.start(site, steps=2000)
+    job = Job.start(site, steps=600)
     before = used_memory(site)
     assert before > 0
     suspended = site.gpusnap("suspend", job.pid)
@@ -78,7 +78,7 @@ def test_a_target_without_device_state(site: Site) -> None:
     program.write_text(
         "import time\n"
         f"file = open({str(site.folder / 'count')!r}, 'ab', buffering=0)\n"
-        "for number in range(1000):\n"
+        "for number in range(500):\n"
         "    file.write(b'%d\\n' % number)\n"
         "    time.sleep(0.01)\n"
     )
@@ -95,8 +95,8 @@ def test_a_target_without_device_state(site: Site) -> None:
     assert saved.returncode == 0, saved.stderr
     assert "no device state" in saved.stdout + saved.stderr
     assert site.gpusnap("restore", "host-only").returncode == 0
-    await_true(lambda: count.read_text().endswith("999\n"), "it counts to its end", 60)
-    assert count.read_text() == "".join(f"{number}\n" for number in range(1000))
+    await_true(lambda: count.read_text().endswith("499\n"), "it counts to its end", 60)
+    assert count.read_text() == "".join(f"{number}\n" for number in range(500))
 
 
 @pytest.mark.parametrize("device", [0, 1])

@@ -484,6 +484,8 @@ SCENARIOS: tuple[Callable[[Lab], Figures], ...] = (
     demo,
 )
 NEED_PLUGIN = {plain_criu, plugin_engine}
+NOT_RUN_YET = {forked_children, training_with_workers}
+"""Of which docs/evidence has no run; docs/evidence/README.md says so."""
 
 
 def machine() -> Figures:
