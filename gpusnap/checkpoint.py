@@ -25,6 +25,7 @@ from gpusnap.criu import (
     seal,
 )
 from gpusnap.datapath import Compression, Pack, Saver, Span, durable_cost
+from gpusnap.ending import wait_gone
 from gpusnap.errors import (
     CriuError,
     DeviceError,
@@ -52,7 +53,7 @@ from gpusnap.plan import (
 )
 from gpusnap.plugins import Backend, Plugins, default_plugins
 from gpusnap.regions import RegionsMovedError, device_spans, host_spans, settle
-from gpusnap.release import SAME_DEVICES, release_devices, roll_back, wait_gone
+from gpusnap.release import SAME_DEVICES, release_devices, roll_back
 from gpusnap.repository import (
     Draft,
     FileDigest,
@@ -71,6 +72,7 @@ from gpusnap.types import (
     DeviceImage,
     DeviceState,
     Engine,
+    Finding,
     SavedMemory,
     Severity,
 )
@@ -180,16 +182,21 @@ def run_checkpoint(
         refuse(prepared.findings)
         prepared.require_backend()
     with resolve_new(output_path, repository, process_name=prepared.target.root.name) as draft:
-        needed = prepared.estimate_bytes()
-        space = tuple(check_space(needed, draft.free_bytes(), str(draft.destination.parent)))
-        refuse(downgrade(space, options.force))
         search = options.search(draft.destination.parent, repository)
         with inheritance(prepared.target, search, draft) as inherited:
-            findings = (*prepared.findings, *downgrade(space, options.force), inherited.finding)
-            for finding in filter(None, findings):
+            space = downgrade(_check_space(prepared, draft, inherited), options.force)
+            refuse(space)
+            for finding in filter(None, (*prepared.findings, *space, inherited.finding)):
                 if finding.severity is Severity.WARNING:
                     plugins.emit(Found(finding=finding))
             return _Checkpoint(prepared, draft, inherited, phases, plugins).run()
+
+
+def _check_space(prepared: Prepared, draft: Draft, inherited: Inheritance) -> tuple[Finding, ...]:
+    where = str(draft.destination.parent)
+    parent = inherited.memory is not None
+    found = check_space(prepared.estimate_bytes(), draft.free_bytes(), where, parent=parent)
+    return tuple(found)
 
 
 class _Checkpoint:
@@ -310,8 +317,12 @@ class _Checkpoint:
     def _dump(self) -> None:
         options = self._criu_options
         if self._spans:
-            inside = outside_map(self._target.root.pid).inverse.translate
-            hidden = [Range(inside(span.pid), span.start, span.length) for span in self._spans]
+            inside = outside_map(self._target.root.pid).inverse
+            # A process that has ended since has no PID there any more, and no memory
+            self._spans = tuple(span for span in self._spans if inside.get(span.pid))
+            hidden = [
+                Range(inside.translate(span.pid), span.start, span.length) for span in self._spans
+            ]
             options = guarded(options, self._draft.work, hidden)
         request = self._prepared.request(self._draft.images, self._draft.work, options)
         with (
@@ -373,8 +384,10 @@ class _Checkpoint:
     def _write_memory(self) -> None:
         if self._saver is None:
             return
+        # Where the target ends nothing else is left of what the parent is relied on for.
+        check = not self._options.leave_running
         with self._phases.step(Phase.WRITE) as progress:
-            self._memory = self._saver.finish(progress)
+            self._memory = self._saver.finish(progress, check_parent=check)
         self._packs = self._saver.packs
         self._saver = None
 
@@ -445,9 +458,12 @@ class _Checkpoint:
     def _roll_back(self, error: BaseException) -> None:
         """Make the target run again; what cannot be put right stays in the journal."""
         backend = self._prepared.backend
-        if self._saver is not None:
-            self._saver.abort()
-        roll_back(error, backend, self._pids, self._phases, self._journal)
+        try:
+            roll_back(error, backend, self._pids, self._phases, self._journal)
+        finally:
+            # Last: its threads may wait for a disk that hangs
+            if self._saver is not None:
+                self._saver.abort()
         if not isinstance(error, GpusnapError):
             return
         if self._snapshot is not None:

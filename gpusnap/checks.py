@@ -44,23 +44,33 @@ class Claimed(msgspec.Struct, frozen=True):
         return self.claim.pids if self.claim is not None else ()
 
 
-def choose_backend(target: Target, plugins: Plugins, name: str | None = None) -> Claimed:
+def choose_backend(
+    target: Target,
+    plugins: Plugins,
+    name: str | None = None,
+    operation: Operation = Operation.CHECKPOINT,
+) -> Claimed:
     """Find the backend that is responsible for a target.
 
     Args:
         target: The process tree.
         plugins: Where to look.
         name: The backend to use, or None for the one that claims the target.
+        operation: What is planned. A resume takes no state away, so it is no matter what else
+            the target has: a backend that is named is the only one asked.
 
     Raises:
         NoBackendError: The named backend does not exist or cannot work here.
-        TargetError: The target has state in the devices of two vendors.
-        UsageError: Two backends of one vendor claim the target and none was named.
+        TargetError: The target has state in the devices of two vendors, and is not resumed.
+        UsageError: Two backends claim the target and none was named.
     """
     named = _named(plugins, name) if name else None
-    claims = [(backend, backend.claim(target)) for backend in plugins.usable()]
+    resumes = operation is Operation.RESUME
+    asked = (named,) if named is not None and resumes else plugins.usable()
+    claims = [(backend, backend.claim(target)) for backend in asked]
     claims = [(backend, claim) for backend, claim in claims if claim.pids]
-    _refuse_two_vendors(target, claims)
+    if not resumes:
+        _refuse_two_vendors(target, claims)
     if named is not None:
         claims = [(backend, claim) for backend, claim in claims if backend.name == named.name]
     if len(claims) > 1:
@@ -114,13 +124,21 @@ def estimate_bytes(target: Target, claimed: Claimed) -> int:
     return host + sum(use.memory or 0 for use in on_devices if use.pid in claimed.pids)
 
 
-def check_space(needed: int, free: int, where: str) -> Iterator[Finding]:
-    """Compare a dump's estimated bytes with what is free."""
+def check_space(needed: int, free: int, where: str, *, parent: bool = False) -> Iterator[Finding]:
+    """Compare a dump's estimated bytes with what is free.
+
+    Args:
+        needed: Bytes of all that is saved.
+        free: Bytes that can be written.
+        where: The repository.
+        parent: Whether a parent has some of it already; nobody knows beforehand how much.
+    """
     if needed > free:
+        less = ", less what its parent has" if parent else ""
         yield Finding(
             code="repository-space",
-            severity=Severity.ERROR,
-            text=f"The snapshot needs about {needed} bytes, {where} has {free} bytes free",
+            severity=Severity.WARNING if parent else Severity.ERROR,
+            text=f"The snapshot needs about {needed} bytes{less}; {where} has {free} bytes free",
             cure="Free space there, or name another repository with --repo",
         )
 
@@ -192,7 +210,7 @@ def preflight(
         return machine
     plugins = plugins or default_plugins()
     target = find_target(check_pid(pid))
-    claimed = choose_backend(target, plugins, backend)
+    claimed = choose_backend(target, plugins, backend, operation)
     found = inspect_target(target, claimed, operation, criu=search.criu)
     seen = _look_into(target, claimed) if debugger else ()
     return (*machine, *found.findings, *seen)

@@ -64,13 +64,32 @@ def choose_devices(
     """Make a choice of what a caller names.
 
     Raises:
-        UsageError: A device is named by something else than an index or a text.
+        UsageError: It is no map or no list, or a device is named by something else than an
+            index or a text.
     """
     pairs = device_map.items() if isinstance(device_map, Mapping) else device_map
+    if not _is_list(pairs):
+        msg = f"{device_map!r} is no device map: that takes a dictionary of old devices to new ones"
+        raise UsageError(msg)
+    wanted = [devices] if isinstance(devices, str) else devices
+    if not _is_list(wanted):
+        raise UsageError(f"{devices!r} is no list of devices")
     return DeviceChoice(
-        pairs=tuple((_reference(old), _reference(new)) for old, new in pairs),
-        devices=tuple(map(_reference, [devices] if isinstance(devices, str) else devices)),
+        pairs=tuple(map(_pair, pairs)),
+        devices=tuple(map(_reference, wanted)),
     )
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes)
+
+
+def _pair(pair: object) -> tuple[str, str]:
+    match pair:
+        case [old, new]:  # which no text is, also one of two letters
+            return _reference(old), _reference(new)
+    msg = f"{pair!r} is no pair of an old device and the one that is to replace it"
+    raise UsageError(msg)
 
 
 def _reference(device: object) -> str:

@@ -41,7 +41,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         claimed: PIDs with device state.
         executables: For a restore, what the processes run, to tell them from strangers.
         made: For a restore, True once ``processes`` are the very processes that CRIU made.
-        resumed: For a restore, True once these run.
+        resumed: For a restore, True once these run, whatever becomes of gpusnap.
         criu: CRIU's process while it works.
         suspended: True once a suspended target is meant to stay so.
         uses: For a suspended target, the device memory it will need again.

@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 
 from gpusnap.datapath import Parent
-from gpusnap.errors import GpusnapError
+from gpusnap.errors import GpusnapError, PrivilegeError
 from gpusnap.repository import Draft, Snapshot, newest_parent, open_parent, resolve
+from gpusnap.trust import check_owner
 from gpusnap.types import Finding, Severity, Target
 
 
@@ -72,7 +73,18 @@ def _inherit(target: Target, search: Search, draft: Draft | None, held: ExitStac
 
 def _open(parent: Snapshot, draft: Draft | None, held: ExitStack) -> Inheritance:
     held.enter_context(parent.hold())
+    _refuse_strangers(parent)
     return Inheritance(parent=parent, memory=open_parent(parent, draft))
+
+
+def _refuse_strangers(parent: Snapshot) -> None:
+    """What the parent holds runs when a snapshot that builds on it is restored."""
+    for finding in check_owner(parent.path):
+        raise PrivilegeError(
+            f"Snapshot {parent.name} cannot be a parent: {finding.text} [{finding.code}]",
+            cure="Name another parent; or, if you trust all who could have written it, take it "
+            "over: chown -R, chmod -R go-w",
+        )
 
 
 def _unusable(error: GpusnapError) -> Finding:
@@ -80,5 +92,5 @@ def _unusable(error: GpusnapError) -> Finding:
         code="parent-unusable",
         severity=Severity.WARNING,
         text=f"All memory is stored anew: {error.text}",
-        cure="Verify that snapshot, or name another one with --parent",
+        cure="See to that snapshot (gpusnap verify), or name another one with --parent",
     )

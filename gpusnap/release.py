@@ -1,11 +1,10 @@
 """Brings processes back from whatever state an operation left them in."""
 
 import contextlib
-import os
-import signal
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
+from gpusnap.ending import kill, wait_gone
 from gpusnap.errors import DeviceError, GpusnapError
 from gpusnap.events import Phase
 from gpusnap.journal import Entry, Journal
@@ -137,7 +136,7 @@ def kill_restored(entry: Entry) -> tuple[int, ...]:
     """
     doomed = [found for each in entry.processes if (found := _remnant(each, entry)) is not None]
     for process in doomed:
-        _kill(process)
+        kill(process)
     wait_gone(doomed, 30.0)
     return tuple(process.pid for process in doomed if not alive(process))
 
@@ -164,28 +163,3 @@ def _runs_one_of(pid: int, executables: Collection[str]) -> bool:
 def program_path(executable: str) -> str:
     """Path of a program file, which the kernel shows otherwise once it was replaced."""
     return executable.removesuffix(" (deleted)")
-
-
-def _kill(process: ProcessId) -> None:
-    try:
-        descriptor = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return
-    try:
-        # The descriptor pins the process; only now is its identity final.
-        if identity(process.pid) == process:
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    finally:
-        os.close(descriptor)
-
-
-def wait_gone(processes: Iterable[ProcessId], timeout_s: float) -> tuple[ProcessId, ...]:
-    """Wait until processes no longer run; return those that still do (zombies do not run)."""
-    deadline = time.monotonic() + timeout_s
-    left = tuple(filter(alive, processes))
-    while left and time.monotonic() < deadline:
-        time.sleep(0.01)
-        left = tuple(filter(alive, left))
-    return left

@@ -24,6 +24,7 @@ from gpusnap.criu import (
     find_criu,
     guarded,
     image_pids,
+    taken_pids,
     unsealed,
 )
 from gpusnap.datapath import Filler
@@ -476,8 +477,10 @@ def _check_and_run(
 def _namespace(
     snapshot: Snapshot, options: RestoreOptions
 ) -> contextlib.AbstractContextManager[Namespace | None]:
-    pids = snapshot.manifest.target.pids
-    return Namespace(pids) if options.new_pids else contextlib.nullcontext()
+    if not options.new_pids:
+        return contextlib.nullcontext()
+    root = snapshot.manifest.target.root.pid
+    return Namespace((root, *taken_pids(snapshot.images)))
 
 
 def _open_regions(snapshot: Snapshot) -> Filler | None:
@@ -539,6 +542,8 @@ class _Restore:
             self._restore_devices()
             processes = self._processes()
             if self._namespace is not None:
+                # Not before: until it is let go it ends with gpusnap
+                self._journal.update(resumed=True)
                 self._namespace.let_go()
         except BaseException as error:
             self._clean_up(error)
@@ -576,7 +581,7 @@ class _Restore:
             self._note_processes()
         if script == "pre-resume":
             self._standing = ()
-        if script == "post-resume":
+        if script == "post-resume" and self._namespace is None:
             self._journal.update(resumed=True)
         self._emit(CriuNotified(script=script))
         if script == "post-restore":

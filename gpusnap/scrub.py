@@ -27,9 +27,6 @@ class _Numbers(msgspec.Struct, frozen=True):
     munmap: int
 
 
-_UNSEEN = (FileNotFoundError, ProcessLookupError, PermissionError, NotFoundError, PrivilegeError)
-"""What a process that ended, or that the kernel does not show, leads to: nothing is found of it."""
-
 _NUMBERS = {"x86_64": _Numbers(3, 11), "aarch64": _Numbers(57, 215)}
 
 

@@ -65,10 +65,10 @@ class _Chosen(msgspec.Struct, frozen=True):
     pids: tuple[int, ...]
 
 
-def _choose(pid: int, name: str | None, plugins: Plugins) -> _Chosen:
+def _choose(pid: int, name: str | None, plugins: Plugins, operation: Operation) -> _Chosen:
     refuse(tuple(check_privileges()), TargetError)
     target = find_target(check_pid(pid))
-    claimed = choose_backend(target, plugins, name)
+    claimed = choose_backend(target, plugins, name, operation)
     if claimed.backend is None:
         msg = f"Process {pid} holds no state in any device that a usable backend knows"
         raise NoBackendError(msg, cure="See gpusnap backends and gpusnap ps")
@@ -114,7 +114,7 @@ def suspend(  # noqa: PLR0913 - the public call, all by keyword
     forced = check_known_codes(check_codes(force), plugins)
     phases = Phases(plugins.emit)
     with phases.step(Phase.PREFLIGHT):
-        chosen = _choose(pid, backend, plugins)
+        chosen = _choose(pid, backend, plugins, Operation.SUSPEND)
         findings = chosen.backend.preflight(chosen.target, chosen.pids, Operation.SUSPEND)
         findings = downgrade(findings, forced)
         if thp:
@@ -126,7 +126,6 @@ def suspend(  # noqa: PLR0913 - the public call, all by keyword
     journal = phases.journal = Journal.begin(_entry(Task.SUSPEND, chosen))
     filling = huge_pages(plugins.emit, wanted=thp)
     image = _suspend(chosen, lock_timeout_us, phases, journal, filling)
-    journal.update(suspended=True, uses=image.uses)
     journal.leave()
     return Suspended(
         pids=chosen.target.pids,
@@ -148,9 +147,15 @@ def _suspend(
         with phases.step(Phase.LOCK):
             phases.freeze(chosen.target.pids)
             chosen.backend.lock(chosen.pids, timeout_us)
-        with phases.step(Phase.CHECKPOINT) as progress, filling:
-            return chosen.backend.checkpoint(chosen.pids, progress)
+        with phases.step(Phase.CHECKPOINT) as progress:
+            with filling:
+                image = chosen.backend.checkpoint(chosen.pids, progress)
+            # In the step, which signals wait for: until then nobody knows that it is suspended.
+            journal.update(suspended=True, uses=image.uses)
+            return image
     except BaseException as error:
+        with contextlib.suppress(GpusnapError):  # the way back needs no note
+            journal.update(suspended=False)
         roll_back(error, chosen.backend, chosen.pids, phases, journal)
         raise
 
@@ -161,9 +166,17 @@ def _take_over(pid: int, entry: Entry) -> Journal | None:
         if suspended.suspended and not held and pid in suspended.pids:
             journal = Journal.take_over(suspended)
             if journal is not None:
-                journal.update(task=entry.task, owner=entry.owner, suspended=False)
+                _note_resume(journal, entry)
             return journal
     return None
+
+
+def _note_resume(journal: Journal, entry: Entry) -> None:
+    try:
+        journal.update(task=entry.task, owner=entry.owner, suspended=False)
+    except BaseException:
+        journal.leave()  # else a caller that goes on would hold it for good
+        raise
 
 
 def _map(chosen: _Chosen, entry: Entry, choice: DeviceChoice, plugins: Plugins) -> DeviceMap:
@@ -212,7 +225,7 @@ def resume(
 
     Args:
         pid: A process of the tree.
-        backend: Backend to use; None asks all.
+        backend: Backend to use, which alone is asked then; None asks all.
         device_map: Devices and those that are to replace them, each by its index, its UUID or a
             unique beginning of that; what is not named follows by itself.
         devices: The devices that the tree may use, named likewise; by default all.
@@ -229,7 +242,7 @@ def resume(
     choice = choose_devices(device_map, devices)
     phases = Phases(plugins.emit)
     with phases.step(Phase.PREFLIGHT):
-        chosen = _choose(pid, backend, plugins)
+        chosen = _choose(pid, backend, plugins, Operation.RESUME)
         states = chosen.backend.state(chosen.pids)
         if DeviceState.CHECKPOINTED not in states.values():
             msg = f"Process {pid} is not suspended"

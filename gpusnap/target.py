@@ -251,6 +251,24 @@ def _below(pid: int, children: dict[int, list[int]]) -> Iterator[int]:
         yield from _below(child, children)
 
 
+def read_status(pid: int | str) -> dict[str, str]:
+    """The lines of /proc/PID/status, by name.
+
+    Args:
+        pid: A number, or ``self``.
+
+    Raises:
+        NotFoundError: No process has that PID.
+    """
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        msg = f"No process has PID {pid}"
+        raise NotFoundError(msg) from None
+    lines = (line.partition(":") for line in text.splitlines())
+    return {name: value.strip() for name, _, value in lines}
+
+
 def pid_namespace(pid: int) -> str | None:
     """The kernel's number of a process's PID namespace; None where it is not told."""
     try:
@@ -265,13 +283,7 @@ def inside_pid(pid: int) -> int:
     Raises:
         NotFoundError: No process has that PID.
     """
-    try:
-        text = Path(f"/proc/{pid}/status").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        msg = f"No process has PID {pid}"
-        raise NotFoundError(msg) from None
-    numbers = next(line for line in text.splitlines() if line.startswith("NSpid:"))
-    return int(numbers.split()[-1])
+    return int(read_status(pid)["NSpid"].split()[-1])
 
 
 def pids_in(namespace: str) -> dict[int, int]:

@@ -349,3 +349,18 @@ def test_choices_from_python() -> None:
 def test_names_that_name_nothing(name: object) -> None:
     with pytest.raises(UsageError, match="names no device"):
         choose_devices({0: name})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [[0, 1], "0=1", "01", ["0=1"], ["01"], [b"01"], [(0,)], [(0, 1, 2)], [{0, 1}], 0, None, b"0"],
+)
+def test_what_is_no_map(pairs: object) -> None:
+    with pytest.raises(UsageError, match=r"is no (device map|pair)"):
+        choose_devices(pairs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("devices", [0, None, b"0"])
+def test_what_is_no_list_of_devices(devices: object) -> None:
+    with pytest.raises(UsageError, match="no list of devices"):
+        choose_devices(devices=devices)  # type: ignore[arg-type]

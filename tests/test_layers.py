@@ -16,6 +16,7 @@ LAYERS = {
     "events": WORDS,
     "hookspecs": WORDS,
     "types": WORDS,
+    "ending": MACHINE,
     "folders": MACHINE,
     "journal": MACHINE,
     "native": MACHINE,

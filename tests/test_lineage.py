@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from gpusnap.errors import BusyError, IntegrityError, NotFoundError, UsageError
+from gpusnap.checks import check_space
+from gpusnap.errors import BusyError, IntegrityError, NotFoundError, PrivilegeError, UsageError
 from gpusnap.lineage import Inheritance, Search, inheritance
 from gpusnap.plan import CheckpointOptions, choose_saving
 from gpusnap.repository import Repository, Snapshot
-from gpusnap.types import Engine
+from gpusnap.types import Engine, Severity
 from tests.datapath.memory import MIB, Memory
 from tests.repository.samples import TARGET, take, take_memory
 
@@ -56,6 +57,33 @@ def test_a_parent_that_is_damaged(repository: Repository, snapshot: Snapshot) ->
     with pytest.raises(IntegrityError), inheritance(TARGET, search(repository, "one")):
         pass
     repository.remove(snapshot)
+
+
+def test_a_parent_that_others_may_write(repository: Repository, snapshot: Snapshot) -> None:
+    (snapshot.regions / "000.pack").chmod(0o666)
+    words = r"Snapshot one cannot be a parent: .*/000\.pack may be written by others"
+    with (
+        pytest.raises(PrivilegeError, match=words) as caught,
+        inheritance(TARGET, search(repository, "one")),
+    ):
+        pass
+    assert caught.value.cure is not None
+    with inheritance(TARGET, search(repository)) as inherited:
+        assert (inherited.parent, inherited.memory) == (None, None)
+        assert inherited.finding is not None
+        assert inherited.finding.code == "parent-unusable"
+        assert "[snapshot-owner]" in inherited.finding.text
+    repository.remove(snapshot)
+
+
+@pytest.mark.parametrize("parent", [False, True])
+def test_little_room(parent: bool) -> None:
+    """What a parent has already, nobody knows beforehand: it may well be enough."""
+    assert list(check_space(5, 5, "here", parent=parent)) == []
+    (finding,) = check_space(6, 5, "here", parent=parent)
+    assert finding.code == "repository-space"
+    assert finding.severity is (Severity.WARNING if parent else Severity.ERROR)
+    assert ("less what its parent has" in finding.text) is parent
 
 
 def test_a_parent_that_is_not_there(repository: Repository) -> None:

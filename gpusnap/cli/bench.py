@@ -18,7 +18,7 @@ from gpusnap.cli import _parameters
 from gpusnap.cli._format import count, duration
 from gpusnap.cli._format import size as size_text
 from gpusnap.cli._interrupts import Interrupts
-from gpusnap.cli._options import json_option
+from gpusnap.cli._options import json_option, workers_option
 from gpusnap.cli._output import Output
 from gpusnap.datapath import Compression
 from gpusnap.errors import EXIT_OK
@@ -70,15 +70,7 @@ _KINDS = (
     show_default=True,
     help="How gpusnap compresses memory.",
 )
-@click.option(
-    "--parallel-workers",
-    "parallel_workers",
-    metavar="N",
-    type=click.IntRange(min=1, max=1024),
-    envvar="GPUSNAP_PARALLEL_WORKERS",
-    show_envvar=True,
-    help="Threads of gpusnap.  [default: one for each CPU]",
-)
+@workers_option("Threads of gpusnap.")
 @json_option
 def bench(
     size: int,

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gpusnap.cli._format import count, size
-from gpusnap.cli._options import PREFIX, json_option, repo_option
+from gpusnap.cli._options import json_option, repo_option, workers_option
 from gpusnap.cli._output import Output
 from gpusnap.cli._watch import watched
 from gpusnap.comparison import Comparison, ImageChange, ProcessChange, compare_snapshots
@@ -26,15 +26,7 @@ _SHOWN = 20
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
 @repo_option
-@click.option(
-    "--parallel-workers",
-    "parallel_workers",
-    metavar="N",
-    type=click.IntRange(min=1, max=1024),
-    envvar=f"{PREFIX}_PARALLEL_WORKERS",
-    show_envvar=True,
-    help="Threads that read and compare memory.  [default: one for each CPU]",
-)
+@workers_option("Threads that read and compare memory.")
 @json_option
 def diff(a: str, b: str, repo: Path | None, parallel_workers: int | None, output: Output) -> int:
     """Show what changed between two snapshots.

@@ -5,19 +5,22 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeVar, cast
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from gpusnap.checks import preflight
 from gpusnap.cli import _parameters
 from gpusnap.cli._demo_program import BACKENDS, Kind, choose_kind
 from gpusnap.cli._messages import BackendRow
 from gpusnap.cli._options import json_option
-from gpusnap.cli._output import Output
+from gpusnap.cli._output import Output, encode
 from gpusnap.cli.backends import read_backends
 from gpusnap.criu import search_criu
 from gpusnap.errors import EXIT_OK, GpusnapError, UsageError
@@ -31,6 +34,7 @@ _STEPS = 300
 _TRIAL_S = 600
 _VERSION_S = 30
 _COMPILERS = ("hipcc", "nvcc")
+_Value = TypeVar("_Value")
 _VARIABLES = re.compile(r"^(?:GPUSNAP_|KFD_|HIP_|ROCR_|HSA_|CUDA_|NVIDIA_)")
 
 
@@ -88,7 +92,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     callback=_parameters.folder,
     envvar="GPUSNAP_EVIDENCE_FILE",
     show_envvar=True,
-    help="Where to write it; standard output without.",
+    help="Where to write it; without, and with --json too, it goes to standard output.",
 )
 @json_option
 def evidence(evidence_file: Path | None, output: Output) -> int:
@@ -96,15 +100,16 @@ def evidence(evidence_file: Path | None, output: Output) -> int:
 
     Collects versions, devices, their topology and all checks, saves, kills and restores a small
     program on each usable kind of GPU, and on the simulated device where there is none, and writes
-    one JSON file to send to gpusnap's authors. It names neither the machine nor its devices.
+    one JSON file to send to gpusnap's authors. The machine's name, the user's home folder and the
+    serial numbers of devices are replaced in it.
     """
     if evidence_file is not None:
         _write(evidence_file, b"")  # what cannot be written is known before minutes go by
     found = _anonymous(_collect(default_plugins()))
-    if evidence_file is None:
+    if evidence_file is None or output.json:
         output.document(found)
-    else:
-        _write(evidence_file, msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+    if evidence_file is not None:
+        _write(evidence_file, f"{msgspec.json.format(encode(found))}\n".encode())
         output.note(f"Written to {evidence_file}")
     for trial in found.trials:
         output.note(_verdict(trial))
@@ -156,11 +161,9 @@ def _missing_plugins(plugins: Plugins) -> Iterator[str]:
 
 
 def _devices(plugins: Plugins, failures: list[str]) -> Iterator[Device]:
-    """All devices, without their serial numbers."""
     for backend in plugins.usable():
         try:
-            for device in backend.devices():
-                yield msgspec.structs.replace(device, uuid=f"{backend.name}-{device.index}")
+            yield from backend.devices()
         except GpusnapError as error:
             failures.append(f"The devices of {backend.name} cannot be listed: {error.text}")
 
@@ -233,17 +236,60 @@ def _read_line(line: bytes) -> object:
 
 
 def _anonymous(found: Evidence) -> Evidence:
-    """The same without the names of the machine and of the user's home."""
-    words = {f"{Path.home()}/": "~/"}
-    if name := platform.node():
-        words[name] = "HOST"
-    pattern = re.compile("|".join(rf"(?<!\w){re.escape(word)}" for word in words))
+    """The same without the names of the machine and its devices, and the user's home.
+
+    They are taken out of what was written for people. Codes and names of backends stay whatever
+    the machine is called.
+    """
+    clean = _cleaner(_replacements(found.devices))
+    return replace(
+        found,
+        kernel=clean(found.kernel),
+        compilers=clean(found.compilers),
+        backends=tuple(
+            replace(each, probe=replace(each.probe, reasons=clean(each.probe.reasons)))
+            for each in found.backends
+        ),
+        devices=tuple(
+            replace(device, uuid=_alias(number)) for number, device in enumerate(found.devices)
+        ),
+        findings=tuple(
+            replace(each, text=clean(each.text), cure=clean(each.cure)) for each in found.findings
+        ),
+        trials=tuple(replace(each, lines=clean(each.lines)) for each in found.trials),
+        failures=clean(found.failures),
+    )
+
+
+def _alias(number: int) -> str:
+    return f"DEVICE-{number}"
+
+
+def _replacements(devices: Sequence[Device]) -> dict[str, str]:
+    """What is told in place of each name; the domain of the machine's may be left out."""
+    node = platform.node()
+    words = {node: "HOST", node.partition(".")[0]: "HOST"}
+    with suppress(RuntimeError):  # a user without a home folder
+        words[str(Path.home())] = "~"
+    for number, device in enumerate(devices):
+        bare = device.uuid.removeprefix("GPU-")
+        words |= {device.uuid: _alias(number), bare: _alias(number)}
+    return {word: told for word, told in words.items() if word not in {"", "/"}}
+
+
+def _cleaner(words: dict[str, str]) -> Callable[[_Value], _Value]:
+    """A function that replaces whole words, in all of the text that a value holds."""
+    longest_first = sorted(words, key=len, reverse=True)
+    some = "|".join(map(re.escape, longest_first)) or "(?!)"  # which is nowhere
+    pattern = re.compile(rf"(?<!\w)(?:{some})(?!\w)")
 
     def clean(value: object) -> object:
         if isinstance(value, str):
             return pattern.sub(lambda match: words[match[0]], value)
         if isinstance(value, dict):
             return {key: clean(each) for key, each in value.items()}
-        return [clean(each) for each in value] if isinstance(value, list | tuple) else value
+        if isinstance(value, list | tuple):
+            return type(value)(map(clean, value))
+        return value
 
-    return msgspec.convert(clean(msgspec.to_builtins(found)), Evidence)
+    return cast("Callable[[_Value], _Value]", clean)

@@ -1,6 +1,5 @@
 """``gpusnap prune``: remove the snapshots that no rule keeps."""
 
-import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -96,7 +95,8 @@ def prune(
 ) -> int:
     """Remove the snapshots that no rule keeps.
 
-    What any of the --keep options wants is kept, and at least one is needed. Hours, days, weeks
+    What any of the --keep options wants is kept, and at least one is needed. Where they would keep
+    nothing of a target, as after a mistyped tag, nothing at all is removed. Hours, days, weeks
     and months are those of the local time zone. Damaged snapshots and those in use stay. What
     interrupted checkpoints left is removed too.
     """
@@ -147,7 +147,7 @@ def _show(pruned: Pruned, output: Output, *, dry_run: bool) -> None:
     actions = {each.snapshot.path: "remove" for each in pruned.removed}
     actions |= {each.path: "refused" for each in pruned.refused}
     for group in pruned.groups:
-        output.say(_heading(group))
+        output.say(group.label)
         output.table(_COLUMNS, _rows(group, actions))
     for each in pruned.damaged:
         output.note(f"gpusnap: warning: {each.name} is damaged and was kept: {each.reason}")
@@ -157,13 +157,6 @@ def _show(pruned: Pruned, output: Output, *, dry_run: bool) -> None:
         output.say(f"Would keep {kept} and remove {removed}")
     else:
         output.say(f"Kept {kept}, removed {removed}: {size(pruned.bytes_freed)} freed")
-
-
-def _heading(group: Group) -> str:
-    number = count(len(group.verdicts), "snapshot")
-    if group.command is None:
-        return f"{number} in all"
-    return f"{number} of {shlex.join(group.command) or 'a program'} on {group.host}"
 
 
 def _rows(group: Group, actions: dict[Path, str]) -> Iterator[tuple[str, ...]]:

@@ -7,7 +7,7 @@ from gpusnap.criu.fetch import SUITE, install_private_criu
 from gpusnap.criu.find import Criu, Passed, Search, find_criu, search_criu
 from gpusnap.criu.guard import GUARD_NAME, Range, guarded, write_ranges
 from gpusnap.criu.guard_check import guard_works
-from gpusnap.criu.images import inventory_plugins
+from gpusnap.criu.images import inventory_plugins, taken_pids
 from gpusnap.criu.images import tree_pids as image_pids
 from gpusnap.criu.namespace import NAMESPACE_INIT, Entrance, Namespace
 from gpusnap.criu.private import private_criu_directory
@@ -39,6 +39,7 @@ __all__ = [
     "private_criu_directory",
     "seal",
     "search_criu",
+    "taken_pids",
     "unsealed",
     "write_ranges",
 ]

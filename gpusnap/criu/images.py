@@ -47,13 +47,34 @@ def tree_pids(images: Path) -> tuple[int, ...]:
     Raises:
         IntegrityError: The list is missing or damaged.
     """
+    return tuple(entry.pid for entry in _tree(images))
+
+
+def taken_pids(images: Path) -> frozenset[int]:
+    """All numbers that a restore of a dump takes: of threads, groups and sessions too.
+
+    A group or session whose leader has ended keeps its number, for which CRIU makes a process.
+
+    Args:
+        images: The folder of the dump.
+
+    Raises:
+        IntegrityError: The list of processes is missing or damaged.
+    """
+    numbers = (
+        number
+        for entry in _tree(images)
+        for number in (entry.pid, entry.pgid, entry.sid, *entry.threads)
+    )
+    return frozenset(filter(None, numbers))
+
+
+def _tree(images: Path) -> Iterator[images_pb2.TreeEntry]:
     path = images / TREE
-    pids = []
     for message in _read(path, COMMON_MAGIC + TREE_MAGIC):
         entry = images_pb2.TreeEntry()
         _decode(entry, message, path)
-        pids.append(entry.pid)
-    return tuple(pids)
+        yield entry
 
 
 def _decode(entry: Message, data: bytes, path: Path) -> None:

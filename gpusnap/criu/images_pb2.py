@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19gpusnap/criu/images.proto\x12\x0cgpusnap.criu\"\x1a\n\x07Plugins\x12\x0f\n\x07plugins\x18\x0c \x03(\t\"N\n\tInventory\x12\x13\n\x0bimg_version\x18\x01 \x02(\r\x12,\n\rplugins_entry\x18\x0c \x01(\x0b\x32\x15.gpusnap.criu.Plugins\"\x18\n\tTreeEntry\x12\x0b\n\x03pid\x18\x01 \x02(\r')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19gpusnap/criu/images.proto\x12\x0cgpusnap.criu\"\x1a\n\x07Plugins\x12\x0f\n\x07plugins\x18\x0c \x03(\t\"N\n\tInventory\x12\x13\n\x0bimg_version\x18\x01 \x02(\r\x12,\n\rplugins_entry\x18\x0c \x01(\x0b\x32\x15.gpusnap.criu.Plugins\"D\n\tTreeEntry\x12\x0b\n\x03pid\x18\x01 \x02(\r\x12\x0c\n\x04pgid\x18\x03 \x01(\r\x12\x0b\n\x03sid\x18\x04 \x01(\r\x12\x0f\n\x07threads\x18\x05 \x03(\r')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,5 +36,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INVENTORY']._serialized_start=71
   _globals['_INVENTORY']._serialized_end=149
   _globals['_TREEENTRY']._serialized_start=151
-  _globals['_TREEENTRY']._serialized_end=175
+  _globals['_TREEENTRY']._serialized_end=219
 # @@protoc_insertion_point(module_scope)

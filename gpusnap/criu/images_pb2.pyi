@@ -21,7 +21,13 @@ class Inventory(_message.Message):
     def __init__(self, img_version: _Optional[int] = ..., plugins_entry: _Optional[_Union[Plugins, _Mapping[str, object]]] = ...) -> None: ...
 
 class TreeEntry(_message.Message):
-    __slots__ = ("pid",)
+    __slots__ = ("pid", "pgid", "sid", "threads")
     PID_FIELD_NUMBER: _ClassVar[int]
+    PGID_FIELD_NUMBER: _ClassVar[int]
+    SID_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
     pid: int
-    def __init__(self, pid: _Optional[int] = ...) -> None: ...
+    pgid: int
+    sid: int
+    threads: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pid: _Optional[int] = ..., pgid: _Optional[int] = ..., sid: _Optional[int] = ..., threads: _Optional[_Iterable[int]] = ...) -> None: ...

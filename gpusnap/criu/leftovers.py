@@ -5,13 +5,11 @@ and, at a restore, a tree that waits for it for ever or runs on without its devi
 """
 
 import os
-import signal
-import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
-from gpusnap.target import alive, identity
+from gpusnap.ending import kill, wait_gone
+from gpusnap.target import identity
 from gpusnap.types import ProcessId
 
 END_SECONDS = 5
@@ -43,7 +41,7 @@ class Tree:
 
     def wait_gone(self) -> None:
         """Wait for those that CRIU has made and killed."""
-        _wait_gone(self._made())
+        wait_gone(self._made(), END_SECONDS)
 
     def _made(self) -> list[ProcessId]:
         return [each for each in self._present() if each not in self._before]
@@ -69,22 +67,5 @@ def _session(pid: int) -> int | None:
 
 def _end(processes: list[ProcessId]) -> None:
     for process in processes:
-        _kill(process)
-    _wait_gone(processes)
-
-
-def _wait_gone(processes: list[ProcessId]) -> None:
-    deadline = time.monotonic() + END_SECONDS
-    while any(alive(each) for each in processes) and time.monotonic() < deadline:
-        time.sleep(0.01)
-
-
-def _kill(process: ProcessId) -> None:
-    with suppress(ProcessLookupError):
-        handle = os.pidfd_open(process.pid)
-        try:
-            # The handle stands for whoever has the PID now, so ask once more who that is
-            if identity(process.pid) == process:
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-        finally:
-            os.close(handle)
+        kill(process)
+    wait_gone(processes, END_SECONDS)

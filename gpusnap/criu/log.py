@@ -13,7 +13,8 @@ import msgspec
 import psutil
 
 from gpusnap.criu.meanings import MEANINGS, Meaning
-from gpusnap.errors import CriuError
+from gpusnap.errors import CriuError, NotFoundError
+from gpusnap.target import read_status
 
 MARK = re.compile(r"(?:^|\s)Error \(([^)]*)\): ")
 NOISE = re.compile(
@@ -113,11 +114,9 @@ def _about(pid: int) -> str:
 
 def _tracer(pid: int) -> int:
     try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        return int(read_status(pid).get("TracerPid", 0))
+    except (NotFoundError, OSError):
         return 0
-    match = re.search(r"^TracerPid:\s*(\d+)", status, re.MULTILINE)
-    return int(match[1]) if match else 0
 
 
 def _name(pid: int) -> str:

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 from gpusnap.criu.built import built_file
 from gpusnap.errors import GpusnapError, NotFoundError, PrivilegeError
@@ -98,7 +98,8 @@ class Namespace(Entrance):
         """Make one.
 
         Args:
-            pids: The PIDs that are wanted inside, that of the root first.
+            pids: The PIDs that are wanted inside, those of threads, process groups and sessions
+                among them; that of the root first.
 
         Raises:
             PrivilegeError: The kernel does not allow it.
@@ -107,20 +108,24 @@ class Namespace(Entrance):
         """
         self._leash, theirs = socket.socketpair()
         try:
-            with theirs:
-                pid = _start(theirs.fileno(), pids)
-            self.init = self._identify(pid)
-            super().__init__(pid)
+            self.init = self._begin(theirs, pids)
+            super().__init__(self.init.pid)
         except BaseException:
             self._leash.close()
             raise
 
-    def _identify(self, pid: int) -> ProcessId:
-        """Who it is, once it is ready; from then on only the leash can end it."""
-        found = identity(pid) if self._leash.recv(1) else None
-        if found is None:
-            raise GpusnapError("The first process of a new PID namespace ended at once")
-        return found
+    def _begin(self, theirs: socket.socket, pids: Sequence[int]) -> ProcessId:
+        """Start the first process; returns who it is once only the leash can end it."""
+        with tempfile.TemporaryFile() as errors:
+            with theirs:
+                started = _start(theirs.fileno(), pids, errors)
+            # What it says counts only where it failed: a loader has its say too
+            ready = not started.returncode and self._leash.recv(1)
+            init = identity(int(started.stdout)) if ready else None
+            if init is None:
+                errors.seek(0)
+                raise _refused(errors.read().decode(errors="replace").strip())
+            return init
 
     def let_go(self) -> None:
         """From now on it lives as long as anything inside."""
@@ -141,24 +146,22 @@ class Namespace(Entrance):
         super().close()
 
 
-def _start(leash: int, pids: Sequence[int]) -> int:
-    """Start the first process; returns its PID outside."""
+def _start(
+    leash: int, pids: Sequence[int], errors: IO[bytes]
+) -> subprocess.CompletedProcess[bytes]:
+    """Start the first process; its PID outside is what this prints."""
     numbers = (str(each) for each in (leash, spare_pids(pids), pids[0]))
-    with tempfile.TemporaryFile() as errors:
-        # Its output ends once it has what it needs, or has failed
-        started = subprocess.run(
-            [_program(), "new", *numbers],
-            pass_fds=[leash],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            check=False,
-        )
-        errors.seek(0)
-        words = errors.read().decode(errors="replace").strip()
-    if started.returncode or words:
-        raise _refused(words)
-    return int(started.stdout)
+    # Its output ends once it has what it needs, or has failed
+    return subprocess.run(
+        [_program(), "new", *numbers],
+        pass_fds=[leash],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        check=False,
+        # A library that is preloaded into gpusnap has no place in what outlives it
+        env={name: value for name, value in os.environ.items() if name != "LD_PRELOAD"},
+    )
 
 
 def _refused(words: str) -> GpusnapError:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from gpusnap.datapath.files import open_regular, read_exactly, size_of
+from gpusnap.datapath.files import open_regular, read_exactly, require_damage, size_of
 from gpusnap.datapath.reading import use_chunks
 from gpusnap.datapath.records import HEADER, FormatError, check_footer, encode_header
 from gpusnap.datapath.saved import Located, Saved
@@ -93,6 +93,9 @@ def check_packs(
 
     Returns:
         What is damaged, all of it and not only the first.
+
+    Raises:
+        GpusnapError: Too many files are open.
     """
     found, readable = _Findings(saved), set[int]()
     for number in packs:
@@ -101,6 +104,7 @@ def check_packs(
         except FormatError as error:
             found.add(Damage(pack=number, words=f"is damaged: {error}"))
         except OSError as error:
+            require_damage(error, saved.path(number))
             found.add(Damage(pack=number, words=f"cannot be read: {error.strerror or error}"))
             continue
         readable.add(number)

@@ -1,22 +1,34 @@
-"""Files of saved memory: made, opened and read with care; the kernel's refusals as sentences."""
+"""Files that gpusnap writes: made, opened and read with care; the kernel's refusals as sentences.
+
+The repository uses this too, so that one disk is told of in the same words everywhere.
+"""
 
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from gpusnap.datapath.records import FormatError, NewerError
-from gpusnap.errors import GpusnapError, IncompatibleError, IntegrityError, PrivilegeError
+from gpusnap.errors import (
+    GpusnapError,
+    IncompatibleError,
+    IntegrityError,
+    NotFoundError,
+    PrivilegeError,
+    UsageError,
+)
 
-_FILE_MODE = 0o600
-_FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
 _SPACE = "Free space on that file system, or choose another repository"
 _OWNER = "Run as the owner of the repository, or as root"
 _OTHER = "Restore another snapshot"
+_LIMITS = frozenset({errno.EMFILE, errno.ENFILE})
+"""What keeps a file from being opened and says nothing of it."""
 
 
 class _Cause(msgspec.Struct, frozen=True):
@@ -33,7 +45,32 @@ _CAUSES = {
     errno.EACCES: _Cause("permission denied", _OWNER, PrivilegeError),
     errno.EPERM: _Cause("the operation is not permitted", _OWNER, PrivilegeError),
     errno.EIO: _Cause("the disk failed", "Look into the kernel's log"),
+    errno.ENOENT: _Cause("it does not exist", None, NotFoundError),
+    errno.ENOTDIR: _Cause("a part of the path is a file", "Name a folder", UsageError),
+    errno.ENAMETOOLONG: _Cause("the name is too long", "Choose a shorter name", UsageError),
+    errno.ELOOP: _Cause("a symbolic link stands where a file is expected"),
+    errno.EXDEV: _Cause("it is on another file system"),
+    errno.EMLINK: _Cause("it has as many links as its file system allows"),
+    errno.EMFILE: _Cause("gpusnap has too many files open", "Raise the limit: ulimit -n"),
+    errno.ENFILE: _Cause("the machine has too many files open", "Raise the limit: fs.file-max"),
 }
+
+
+def printable(path: object) -> str:
+    """A path as text fit for a terminal and for JSON, whatever bytes it is made of."""
+    return repr(str(path))[1:-1]
+
+
+def reason(error: OSError) -> str:
+    """What the kernel said, in a few words."""
+    cause = _CAUSES.get(error.errno or 0)
+    return cause.reason if cause else error.strerror or str(error)
+
+
+def describe(error: OSError, doing: str, path: Path) -> GpusnapError:
+    """The class, sentence and cure for what the kernel refused."""
+    cause = _CAUSES.get(error.errno or 0, _Cause(reason(error)))
+    return cause.error(f"Cannot {doing} {printable(path)}: {cause.reason}", cure=cause.cure)
 
 
 @contextmanager
@@ -42,13 +79,17 @@ def storage(doing: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        cause = _CAUSES.get(error.errno or 0, _Cause(error.strerror or str(error)))
-        text = f"Cannot {doing} {path}: {cause.reason}"
-        raise cause.error(text, cure=cause.cure) from error
+        raise describe(error, doing, path) from error
+
+
+def require_damage(error: OSError, path: Path) -> None:
+    """Raise where a file could not be read for want of descriptors: that is no damage of it."""
+    if error.errno in _LIMITS:
+        raise describe(error, "read", path) from error
 
 
 @contextmanager
-def stored(path: Path) -> Iterator[None]:
+def stored(path: Path, cure: str = _OTHER) -> Iterator[None]:
     """Turn the kernel's refusals inside the block into damage of a part of a snapshot."""
     try:
         yield
@@ -56,32 +97,38 @@ def stored(path: Path) -> Iterator[None]:
         text = f"Cannot read {path}: permission denied"
         raise PrivilegeError(text, cure=_OWNER) from error
     except OSError as error:
+        require_damage(error, path)
         text = f"{path} cannot be read: {error.strerror or error}"
-        raise IntegrityError(text, cure=_OTHER) from error
+        raise IntegrityError(text, cure=cure) from error
 
 
 @contextmanager
-def damage(path: Path) -> Iterator[None]:
-    """Turn what is wrong with a file inside the block into a sentence about it."""
+def damage(path: Path, cure: str = _OTHER) -> Iterator[None]:
+    """Turn what is wrong with a file inside the block into a sentence about it.
+
+    Args:
+        path: The file; nothing but reading it belongs into the block.
+        cure: What can be done where it is damaged.
+    """
     try:
-        with stored(path):
+        with stored(path, cure):
             yield
     except NewerError as error:
         text = f"{path} was written by a newer gpusnap: {error}"
         raise IncompatibleError(text, cure="Upgrade gpusnap") from error
     except FormatError as error:
-        raise damaged(path, f"is damaged: {error}") from error
+        raise damaged(path, f"is damaged: {error}", cure) from error
 
 
-def damaged(path: Path, words: str) -> IntegrityError:
+def damaged(path: Path, words: str, cure: str = _OTHER) -> IntegrityError:
     """The error for a file with which something is wrong."""
-    return IntegrityError(f"{path} {words}", cure=_OTHER)
+    return IntegrityError(f"{path} {words}", cure=cure)
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[int]:
+def opened(path: Path, cure: str = _OTHER) -> Iterator[int]:
     """The descriptor of a file that is open inside the block, where damage becomes a sentence."""
-    with damage(path):
+    with damage(path, cure):
         descriptor = open_regular(path)
         try:
             yield descriptor
@@ -89,15 +136,47 @@ def opened(path: Path) -> Iterator[int]:
             os.close(descriptor)
 
 
+class OpenPack:
+    """The one pack of several that a thread has open: those before it are closed."""
+
+    def __init__(self, path: Callable[[int], Path]) -> None:
+        """Take packs from where ``path`` says that they are."""
+        self._path = path
+        self._number = -1
+        self._descriptor = -1
+
+    def open(self, number: int) -> int:
+        """The descriptor of a pack, until the next one is opened.
+
+        Raises:
+            IntegrityError: The pack is missing, or no regular file.
+            PrivilegeError: It may not be read.
+            GpusnapError: Too many files are open.
+        """
+        if number != self._number:
+            self.close()
+            path = self._path(number)
+            with damage(path):
+                self._descriptor = open_regular(path)
+            self._number = number
+        return self._descriptor
+
+    def close(self) -> None:
+        """Close what is open."""
+        if self._number != -1:
+            os.close(self._descriptor)
+            self._number = -1
+
+
 def make_folder(path: Path) -> None:
     """Make a private folder, which must not exist."""
-    path.mkdir(_FOLDER_MODE)
+    path.mkdir(FOLDER_MODE)
 
 
 def create(path: Path) -> int:
     """Open a new private file for writing; it must not exist."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(path, flags, _FILE_MODE)
+    return os.open(path, flags, FILE_MODE)
 
 
 def open_regular(path: Path) -> int:
@@ -122,11 +201,11 @@ def read_whole(path: Path, limit: int) -> bytes:
     """All bytes of a regular file.
 
     Raises:
-        OSError: Also where it is longer than ``limit`` bytes.
+        OSError: It cannot be read, is no regular file, or is longer than ``limit`` bytes.
     """
     with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         if size_of(file.fileno()) > limit:
-            raise OSError(errno.EFBIG, f"it is longer than {limit} bytes")
+            raise OSError(errno.EINVAL, f"longer than {limit} bytes", str(path))
         return file.readall()
 
 

@@ -14,7 +14,7 @@ from gpusnap.datapath.saved import Located, Saved
 from gpusnap.datapath.spans import Span
 from gpusnap.errors import TargetError
 from gpusnap.hookspecs import Progress
-from gpusnap.native import crc32, read_process, write_process
+from gpusnap.native import crc32, nonzero_pages, read_process, write_process
 
 Pids: TypeAlias = Callable[[int], int]
 """Tells by a PID of the snapshot which process here is meant."""
@@ -87,7 +87,9 @@ class Filler:
             span = self.spans[place.span]
             address = span.start + place.offset
             pid = pids(span.pid)
-            write_process(pid, address, data)
+            # Where runs were joined zeros lie between them: those pages stay untouched.
+            for begin, length in nonzero_pages(data):
+                write_process(pid, address + begin, data[begin : begin + length])
             if verify:
                 _read_back(pid, address, chunk)
         return chunk.length * len(located.places)

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from gpusnap.datapath.checker import check_packs
 from gpusnap.datapath.files import opened, read_exactly
 from gpusnap.datapath.identities import Home, Parent, Stored
 from gpusnap.datapath.pack import PackWriter
@@ -29,7 +30,7 @@ What is used of others is copied into one, so that packs do not pile up over gen
 _WORTH = 2
 """A pack is taken over where at least one byte in so many is used."""
 
-_CURE = "Make the snapshot with another parent, or without one"
+_CURE = "Name another snapshot with --parent, or leave --incremental out"
 
 Kept: TypeAlias = Sequence[tuple[Data, Stored]]
 
@@ -58,11 +59,14 @@ def join(  # noqa: PLR0913 - one call, all by name
     kept: Kept,
     parent: Parent | None,
     progress: Progress,
+    checkers: int = 0,
 ) -> Joined:
     """Bring in what the parent has of the memory.
 
     Packs of which much is used are hard links from then on; of others the chunks are copied,
-    as also where the file system makes no more links. Nothing of the parent is written to.
+    as also where the file system makes no more links. A damaged pack that was checked is not
+    linked, so that of it only what is intact and used comes in. Nothing of the parent is
+    written to.
 
     Args:
         folder: Where the packs are.
@@ -70,7 +74,8 @@ def join(  # noqa: PLR0913 - one call, all by name
         packs: What was stored anew, by number.
         kept: Where each piece of memory is stored.
         parent: Where some of it is.
-        progress: Called with bytes that were copied and that are to be copied.
+        progress: Called with bytes that were checked and copied, and that are to be.
+        checkers: Threads that check packs before they are linked; 0 to leave that out.
 
     Raises:
         IntegrityError: A chunk of the parent that is to be copied is damaged.
@@ -78,9 +83,9 @@ def join(  # noqa: PLR0913 - one call, all by name
     """
     if parent is None:
         return Joined(packs=tuple(packs), places=_places(kept, {}))
-    joining = _Joining(folder, packs, parent)
+    joining = _Joining(folder, packs, parent, progress)
     used = sorted({home for _, stored in kept if (home := stored.require()).in_parent})
-    joining.copy(joining.link(used), spans, _origins(kept), progress)
+    joining.copy(joining.link(used, checkers), spans, _origins(kept))
     return Joined(
         packs=tuple(joining.packs),
         places=_places(kept, joining.moved),
@@ -104,15 +109,19 @@ def _places(kept: Kept, moved: dict[Home, Home]) -> tuple[Place, ...]:
 class _Joining:
     """The packs of the folder while those of the parent come in."""
 
-    def __init__(self, folder: Path, packs: Iterable[Pack], parent: Parent) -> None:
+    def __init__(
+        self, folder: Path, packs: Iterable[Pack], parent: Parent, progress: Progress
+    ) -> None:
         self._folder = folder
         self._parent = parent.saved
+        self._progress = progress
+        self._checked = 0
         self.packs = list(packs)
         self.moved: dict[Home, Home] = {}
         self.linked = 0
         self.copied = 0
 
-    def link(self, used: Sequence[Home]) -> list[Home]:
+    def link(self, used: Sequence[Home], checkers: int) -> list[Home]:
         """Take over packs of the parent; gives the chunks that are in none of them."""
         size: Counter[int] = Counter()
         for home in used:
@@ -122,11 +131,24 @@ class _Joining:
             for number, count in size.most_common()
             if count * _WORTH >= self._parent.packs[number].length
         ]
-        numbers = {old: new for old in worth[:MOST_LINKED] if (new := self._link(old)) is not None}
+        chosen = worth[:MOST_LINKED]
+        if checkers:
+            chosen = self._intact(chosen, checkers)
+        numbers = {old: new for old in chosen if (new := self._link(old)) is not None}
         self.moved = {
             home: Home(numbers[home.pack], home.chunk) for home in used if home.pack in numbers
         }
         return [home for home in used if home.pack not in numbers]
+
+    def _intact(self, numbers: Sequence[int], workers: int) -> list[int]:
+        """The packs that can be relied on, to the last byte: a restore asks for no less."""
+        found = check_packs(self._parent, numbers, workers=workers, progress=self._progress)
+        self._checked = found.bytes
+        # Of very many damaged chunks some are only counted, of whatever pack they are.
+        if found.more:
+            return []
+        wrong = {damage.pack for damage in found.damages}
+        return [number for number in numbers if number not in wrong]
 
     def _link(self, old: int) -> int | None:
         new = len(self.packs)
@@ -144,7 +166,6 @@ class _Joining:
         homes: Sequence[Home],
         spans: Sequence[Span],
         origins: dict[Home, Origin],
-        progress: Progress,
     ) -> None:
         """Copy chunks of the parent, as they are stored, into a pack of their own."""
         total = sum(self._chunk(home).extent for home in homes)
@@ -154,14 +175,14 @@ class _Joining:
                     chunk = self._chunk(home)
                     self.moved[home] = writer.add(chunk, (extent,), origins[home])
                     self.copied += len(extent)
-                    progress(self.copied, total)
+                    self._progress(self._checked + self.copied, self._checked + total)
             pack = writer.seal(spans)
         if pack is not None:
             self.packs.append(pack)
 
     def _extents(self, number: int, homes: Iterable[Home]) -> Iterator[tuple[Home, memoryview]]:
         path = self._parent.path(number)
-        with opened(path) as descriptor:
+        with opened(path, _CURE) as descriptor:
             for home in homes:
                 chunk = self._chunk(home)
                 extent = memoryview(bytearray(chunk.extent))

@@ -4,14 +4,14 @@ import threading
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
 from gpusnap.datapath.codecs import decode
 from gpusnap.datapath.crew import Crew
-from gpusnap.datapath.files import damage, damaged, opened, read_exactly
+from gpusnap.datapath.files import OpenPack, damage, damaged, read_exactly
 from gpusnap.datapath.records import NO_IDENTITY, Chunk, FormatError
 from gpusnap.datapath.saved import Located, Saved
 from gpusnap.datapath.spans import PAGE
@@ -66,30 +66,34 @@ class _Pieces:
 class _Reader:
     """Decodes chunks for one thread, and keeps the last one."""
 
-    def __init__(self, saved: Saved, stack: ExitStack) -> None:
+    def __init__(self, saved: Saved) -> None:
         self._saved = saved
-        self._stack = stack
-        self._files: dict[int, int] = {}
+        self._packs = OpenPack(saved.path)
         self._last: tuple[Located, bytes] | None = None
 
-    def read(self, piece: _Piece, start: int, end: int) -> bytes:
-        """The memory between two addresses."""
+    def read(self, piece: _Piece | None, start: int, end: int) -> bytes:
+        """The memory between two addresses; zeros where there is no chunk of it."""
+        if piece is None:
+            return bytes(end - start)
         if self._last is None or self._last[0] is not piece.located:
             self._last = piece.located, self._decode(piece.located)
         return self._last[1][start - piece.start : end - piece.start]
 
     def _decode(self, located: Located) -> bytes:
         path, chunk = self._saved.path(located.pack), located.chunk
-        if located.pack not in self._files:
-            self._files[located.pack] = self._stack.enter_context(opened(path))
+        file = self._packs.open(located.pack)
         stored = memoryview(bytearray(chunk.stored))
         with damage(path):
-            read_exactly(self._files[located.pack], stored, chunk.position)
+            read_exactly(file, stored, chunk.position)
         try:
             return _content(chunk, stored)
         except FormatError as error:
             words = f"is damaged in {self._saved.describe(located)}: {error}"
             raise damaged(path, words) from error
+
+    def close(self) -> None:
+        """Close the pack that is open."""
+        self._packs.close()
 
 
 def _content(chunk: Chunk, stored: memoryview) -> bytes:
@@ -129,11 +133,11 @@ class _Comparing:
 
     def work(self, _number: int) -> None:
         """Compare one window after another."""
-        with ExitStack() as stack:
-            readers = [_Reader(saved, stack) for saved in self._saved]
+        a, b = self._saved
+        with closing(_Reader(a)) as first, closing(_Reader(b)) as second:
             while (task := self._take()) is not None:
                 where, window = task
-                changed = self._compare(window, readers)
+                changed = self._compare(window, first, second)
                 with self._lock:
                     self.changed[where] += changed
                     self.done += window.end - window.start
@@ -142,7 +146,7 @@ class _Comparing:
         with self._lock:
             return next(self._left, None)
 
-    def _compare(self, window: Range, readers: Sequence[_Reader]) -> int:
+    def _compare(self, window: Range, first: _Reader, second: _Reader) -> int:
         a, b = (pieces.within(window) for pieces in self._pieces)
         edges = {window.start, window.end}
         for piece in (*a, *b):
@@ -151,14 +155,9 @@ class _Comparing:
         for start, end in pairwise(sorted(edges)):
             self.crew.check()
             one, other = _covering(a, start), _covering(b, start)
-            if one is not None and other is not None:
-                if not _known_same(one, other):
-                    first, second = readers
-                    pages = first.read(one, start, end), second.read(other, start, end)
-                    changed += _changed_pages(*pages)
-            elif one is not other:
-                # No page of a chunk is zero, and what is in no chunk is.
-                changed += end - start
+            if not _known_same(one, other):
+                pages = first.read(one, start, end), second.read(other, start, end)
+                changed += _changed_pages(*pages)
         return changed
 
 
@@ -167,8 +166,10 @@ def _covering(pieces: Sequence[_Piece], address: int) -> _Piece | None:
     return pieces[number] if number >= 0 and pieces[number].end > address else None
 
 
-def _known_same(a: _Piece, b: _Piece) -> bool:
+def _known_same(a: _Piece | None, b: _Piece | None) -> bool:
     """Whether two pieces are the same, as far as can be told without reading them."""
+    if a is None or b is None:
+        return a is b
     one, other = a.located.chunk, b.located.chunk
     if (a.start, one.length, one.crc) != (b.start, other.length, other.crc):
         return False

@@ -2,11 +2,11 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from typing import TypeAlias
 
 from gpusnap.datapath.crew import Crew
-from gpusnap.datapath.files import damaged, opened, read_exactly
+from gpusnap.datapath.files import OpenPack, damaged, read_exactly
 from gpusnap.datapath.records import FormatError
 from gpusnap.datapath.saved import Located, Saved
 from gpusnap.hookspecs import Progress
@@ -61,16 +61,13 @@ class _Reading:
         """Read and use one batch after another."""
         buffer = memoryview(bytearray())
         self._done[number] = 0
-        with ExitStack() as stack:
-            files: dict[int, int] = {}
+        with closing(OpenPack(self._saved.path)) as packs:
             while (batch := self._take()) is not None:
-                pack = batch[0].pack
-                if pack not in files:
-                    files[pack] = stack.enter_context(opened(self._saved.path(pack)))
+                file = packs.open(batch[0].pack)
                 length = _length(batch)
                 if length > len(buffer):
                     buffer = memoryview(bytearray(length))
-                self._use_batch(batch, files[pack], buffer[:length], number)
+                self._use_batch(batch, file, buffer[:length], number)
 
     def _take(self) -> _Batch | None:
         with self._lock:

@@ -25,9 +25,11 @@ from gpusnap.datapath.spans import Span, span_fault
 from gpusnap.datapath.store import Store
 from gpusnap.datapath.tally import summarize
 from gpusnap.datapath.worker import Worker
-from gpusnap.errors import UsageError
+from gpusnap.errors import GpusnapError, UsageError
 from gpusnap.hookspecs import Progress
 from gpusnap.types import SavedMemory
+
+_SCATTERED = "Have CRIU save it: give --no-regions, and leave --incremental out"
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,17 +134,20 @@ class Saver:
         backlog = self._backlog
         self._crew.watch(progress, total, lambda: backlog.passed, lambda: backlog.all_copied)
 
-    def finish(self, progress: Progress) -> SavedMemory:
+    def finish(self, progress: Progress, *, check_parent: bool = False) -> SavedMemory:
         """Wait for what is still being written, make it durable, write the index.
 
         Args:
             progress: Called with bytes written and bytes in all, as they were in the process.
+            check_parent: Read the packs that are taken over from the parent, as is due where
+                nothing else will be left of the memory.
 
         Returns:
             What was saved, and what the codecs made of it.
 
         Raises:
-            GpusnapError: The disk refused.
+            IntegrityError: What is needed of the parent is damaged.
+            GpusnapError: The disk refused, or the memory is too scattered for an index.
         """
         if self._windows is None:
             raise RuntimeError("copy() comes first")
@@ -157,6 +162,7 @@ class Saver:
             kept=self._kept,
             parent=self._parent,
             progress=lambda done, of: progress(backlog.written + done, backlog.copied + of),
+            checkers=self._workers if check_parent else 0,
         )
         self._write_index(Index(spans, joined.packs, joined.places))
         self.packs = joined.packs
@@ -177,10 +183,17 @@ class Saver:
 
     def _write_index(self, index: Index) -> None:
         path = self._folder / records.INDEX
+        data = records.encode_index(index)
+        if len(data) > records.INDEX_LIMIT:
+            raise GpusnapError(
+                f"The memory lies in too many small pieces: their index would have {len(data)} "
+                f"bytes, more than the {records.INDEX_LIMIT} that a snapshot may have",
+                cure=_SCATTERED,
+            )
         with storage("write", path):
             descriptor = create(path)
             try:
-                write_all(descriptor, [records.encode_index(index)], 0)
+                write_all(descriptor, [data], 0)
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 
 import msgspec
 
@@ -11,6 +12,12 @@ from gpusnap.native import crc32, nonzero_pages, populated_runs, read_process
 
 WINDOW = 16 << 20
 """Bytes of a span whose page table is looked at in one go."""
+
+MOST_RUNS = 16
+"""Runs of pages that are not zero in a piece; with more of them the nearest become one.
+
+That keeps the index small where memory is scattered: it has 80 bytes for each chunk.
+"""
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
@@ -22,7 +29,7 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
 
 
 class Data(msgspec.Struct, frozen=True, gc=False):
-    """Pages without zeros among them that were copied into a buffer, with their CRC-32."""
+    """Pages that were copied into a buffer and are not all zeros, with their CRC-32."""
 
     span: int
     offset: int
@@ -114,5 +121,16 @@ def copy_piece(span: Span, piece: Piece, buffer: memoryview, at: int) -> list[Da
             length,
             crc if length == piece.length else crc32(view[begin : begin + length]),
         )
-        for begin, length in nonzero_pages(view)
+        for begin, length in _joined(nonzero_pages(view))
     ]
+
+
+def _joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """At most :data:`MOST_RUNS` runs, between which the widest gaps are left."""
+    if len(runs) <= MOST_RUNS:
+        return runs
+    gaps = [after - begin - length for (begin, length), (after, _) in pairwise(runs)]
+    widest = sorted(range(len(gaps)), key=gaps.__getitem__)[-(MOST_RUNS - 1) :]
+    bounds = [0, *(number + 1 for number in sorted(widest)), len(runs)]
+    groups = (runs[first:end] for first, end in pairwise(bounds))
+    return [(group[0][0], sum(group[-1]) - group[0][0]) for group in groups]

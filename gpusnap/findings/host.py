@@ -4,14 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpusnap.criu import Search
-from gpusnap.findings.view import read_status
+from gpusnap.target import read_status
 from gpusnap.types import Finding, Severity
 
 _NEEDED_CAPABILITIES = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_CHECKPOINT_RESTORE": 40}
 _PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _NOBODY = "3"
 """No process may trace another until the next boot (Documentation/admin-guide/LSM/Yama.rst)."""
-_UPROBE_LISTS = ("/sys/kernel/tracing/uprobe_events", "/sys/kernel/debug/tracing/uprobe_events")
 
 
 def check_privileges() -> Iterator[Finding]:

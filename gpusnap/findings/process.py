@@ -3,7 +3,8 @@
 import os
 from collections.abc import Iterator
 
-from gpusnap.findings.view import Seen, View, read_status
+from gpusnap.findings.view import Seen, View
+from gpusnap.target import read_status
 from gpusnap.types import Finding, Severity
 
 _WHOLE_TREE = ("pid", "uts", "ipc", "user", "cgroup", "time", "time_for_children")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-TCP_ESTABLISHED, TCP_SYN_SENT, TCP_CLOSE, TCP_LISTEN = 1, 2, 7, 10
+TCP_CLOSE, TCP_LISTEN = 7, 10
 """States as include/net/tcp_states.h numbers them."""
 
 _SOCK_DIAG = 4  # NETLINK_SOCK_DIAG

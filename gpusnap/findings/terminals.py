@@ -9,8 +9,8 @@ from gpusnap.types import Finding, Severity
 _CONSOLE, _AUXILIARY, _SERIAL_LOW, _SERIAL_USB = 4, 5, 204, 188
 _CONSOLES = 63
 _FIRST_MASTER, _FIRST_SLAVE, _MAJORS = 128, 136, 8  # UNIX98_PTY_*_MAJOR
-_CURRENT, _MASTER = 0, 2
-"""Minors of /dev/tty and /dev/ptmx."""
+_MASTER = 2
+"""Minor of /dev/ptmx."""
 
 
 def is_terminal(device: int) -> bool:

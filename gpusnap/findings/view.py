@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from gpusnap.errors import NotFoundError, PrivilegeError
-from gpusnap.target import Mapping, read_maps
+from gpusnap.target import Mapping, read_maps, read_status
 from gpusnap.types import Process, Target
 
 DELETED = " (deleted)"
@@ -148,20 +148,6 @@ def _descriptors(pid: int) -> Iterator[Descriptor]:
             yield Descriptor(pid, int(name), os.readlink(f"{folder}/{name}"))
         except OSError:  # closed meanwhile
             continue
-
-
-def read_status(pid: int | str) -> dict[str, str]:
-    """The lines of /proc/PID/status, by name.
-
-    Raises:
-        NotFoundError: The process is gone.
-    """
-    try:
-        text = Path(f"/proc/{pid}/status").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        msg = f"Process {pid} is gone"
-        raise NotFoundError(msg) from None
-    return {name: value.strip() for name, _, value in (x.partition(":") for x in text.splitlines())}
 
 
 def holders(inodes: set[int], kind: str, inside: Target) -> dict[int, str]:

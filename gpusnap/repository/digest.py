@@ -16,7 +16,7 @@ from gpusnap import native
 from gpusnap.datapath import Pack, pack_name
 from gpusnap.hookspecs import Progress
 from gpusnap.repository.layout import REGIONS
-from gpusnap.repository.storage import open_regular
+from gpusnap.repository.storage import open_regular, require_damage
 from gpusnap.repository.tree import Entry, processors
 
 STEP = 1 << 20
@@ -120,6 +120,7 @@ def _attempt(root: Path, entry: Entry, advance: Advance) -> FileDigest | OSError
     try:
         return digest_file(root / entry.path, entry.path, advance)
     except OSError as error:
+        require_damage(error, root / entry.path)
         return error
 
 
@@ -143,6 +144,9 @@ def digest_files(
 
     Returns:
         For each path its digest, or why it could not be read.
+
+    Raises:
+        GpusnapError: Too many files are open.
     """
     files = sorted(entries, key=lambda entry: entry.size, reverse=True)
     meter = Meter(sum(entry.size for entry in files), progress)

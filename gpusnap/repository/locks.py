@@ -4,6 +4,7 @@ flock(2) on a regular file: the kernel drops it when the last descriptor closes,
 process ends, so what a dead process held is told from what a living one holds.
 """
 
+import errno
 import fcntl
 import os
 import stat
@@ -88,9 +89,14 @@ def reading_lock(path: Path) -> Iterator[None]:
 
     Raises:
         BlockingIOError: Someone is removing it.
+        FileNotFoundError: It is not there, or no more.
     """
-    descriptor = _lock(path, os.O_RDONLY, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    # Without waiting for a writer, where a pipe has the file's name.
+    descriptor = _lock(path, os.O_RDONLY | os.O_NONBLOCK, fcntl.LOCK_SH | fcntl.LOCK_NB)
     try:
+        # Between the two steps it may have been removed.
+        if not _same_file(descriptor, path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         yield
     finally:
         os.close(descriptor)

@@ -10,7 +10,7 @@ from gpusnap.repository.draft import Draft
 from gpusnap.repository.packs import INDEX_PATH
 from gpusnap.repository.repository import Repository
 from gpusnap.repository.snapshot import Snapshot
-from gpusnap.repository.storage import printable
+from gpusnap.repository.storage import printable, require_damage
 from gpusnap.types import Target
 
 _CURE = "Name another parent, or make the snapshot without one"
@@ -77,6 +77,7 @@ def _check_index(snapshot: Snapshot) -> None:
     try:
         found = digest_file(path, INDEX_PATH, lambda _count: None)
     except OSError as error:
+        require_damage(error, path)
         raise IntegrityError(f"{printable(path)} cannot be read: {error.strerror}") from error
     if found != expected:
         raise IntegrityError(f"{printable(path)} is damaged")

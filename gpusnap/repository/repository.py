@@ -214,6 +214,7 @@ class Repository(msgspec.Struct, frozen=True):
             dry_run: Only say what would be removed.
 
         Raises:
+            UsageError: Of a group nothing would be kept; then nothing is removed.
             GpusnapError: The repository cannot be read.
         """
         found = self.contents()

@@ -1,8 +1,9 @@
 """Which snapshots to keep: pure rules, after ``restic forget``; nothing here removes anything."""
 
 import re
+import shlex
 from calendar import monthrange
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from itertools import groupby
@@ -12,6 +13,7 @@ import msgspec
 
 from gpusnap.errors import UsageError
 from gpusnap.repository.snapshot import Snapshot
+from gpusnap.repository.storage import printable
 from gpusnap.repository.tags import check_tags
 
 _UNITS = {"y": "years", "m": "months", "d": "days", "h": "hours"}
@@ -156,6 +158,15 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] | None
     verdicts: tuple[Verdict, ...]
 
+    @property
+    def label(self) -> str:
+        """How many snapshots of what, in a few words."""
+        number = len(self.verdicts)
+        snapshots = "1 snapshot" if number == 1 else f"{number} snapshots"
+        if self.command is None:
+            return f"{snapshots} in all"
+        return f"{snapshots} of {shlex.join(self.command) or 'a program'} on {self.host}"
+
 
 def decide(
     snapshots: Iterable[Snapshot], policy: RetentionPolicy, zone: tzinfo | None = None
@@ -169,13 +180,37 @@ def decide(
 
     Returns:
         Groups, sorted by host and command line.
+
+    Raises:
+        UsageError: Of a group nothing would be kept.
     """
+    groups = tuple(_groups(snapshots, policy, zone))
+    for group in groups:
+        _refuse_to_empty(group, policy)
+    return groups
+
+
+def _groups(
+    snapshots: Iterable[Snapshot], policy: RetentionPolicy, zone: tzinfo | None
+) -> Iterator[Group]:
     if policy.group_by == Grouping.NONE:
-        verdicts = _judge(tuple(snapshots), policy, zone)
-        return (Group(host=None, command=None, verdicts=verdicts),) if verdicts else ()
-    return tuple(
-        Group(host=host, command=command, verdicts=_judge(tuple(members), policy, zone))
-        for (host, command), members in groupby(sorted(snapshots, key=_target), key=_target)
+        if verdicts := _judge(tuple(snapshots), policy, zone):
+            yield Group(host=None, command=None, verdicts=verdicts)
+        return
+    for (host, command), members in groupby(sorted(snapshots, key=_target), key=_target):
+        verdicts = _judge(tuple(members), policy, zone)
+        yield Group(host=host, command=command, verdicts=verdicts)
+
+
+def _refuse_to_empty(group: Group, policy: RetentionPolicy) -> None:
+    """Every other rule keeps the newest: it is the tags that keep nothing, mistyped perhaps."""
+    if any(verdict.kept for verdict in group.verdicts):
+        return
+    tags = " or ".join(map(printable, policy.keep_tags))
+    raise UsageError(
+        f"Nothing would be kept of {group.label}: none has the tag {tags}",
+        cure="Check the tag, or keep some by another rule too, such as --keep-last 1; "
+        "gpusnap rm removes by name",
     )
 
 

@@ -68,12 +68,34 @@ class Snapshot(msgspec.Struct, frozen=True):
 
         Raises:
             BusyError: It is being removed.
+            NotFoundError: It is gone.
         """
         # Only what the lock meets is translated, not what happens while it is held.
         with ExitStack() as held:
             with storage("hold", self.path), refusing(f"{self.name} is being removed"):
                 held.enter_context(reading_lock(self.path / MANIFEST))
             yield
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Keep others from removing a snapshot while it is read, however damaged it is.
+
+    One that has no manifest to lock is not held.
+
+    Args:
+        folder: The snapshot's.
+
+    Raises:
+        NotFoundError: There is no snapshot, or no more.
+        BusyError: It is being removed.
+    """
+    with ExitStack() as held:
+        # Why a manifest cannot be opened is for those to say who read it.
+        with suppress(OSError), refusing(f"{folder.name} is being removed"):
+            held.enter_context(reading_lock(folder / MANIFEST))
+        require_snapshot(folder)
+        yield
 
 
 def is_snapshot(folder: Path) -> bool:

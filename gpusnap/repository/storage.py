@@ -1,55 +1,48 @@
-"""Careful and durable access to single files and folders; the kernel's refusals as sentences."""
+"""Careful and durable access to the single files and folders of a repository.
 
-import errno
+How the disk's refusals are told, and how a file is opened, is the data path's: the names that
+both need are handed on from there.
+"""
+
 import os
-import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
-import msgspec
-
-from gpusnap.errors import (
-    GpusnapError,
-    IntegrityError,
-    NotFoundError,
-    PrivilegeError,
-    UsageError,
+from gpusnap.datapath import files
+from gpusnap.datapath.files import (
+    FILE_MODE,
+    FOLDER_MODE,
+    describe,
+    printable,
+    read_whole,
+    reason,
+    require_damage,
+    storage,
+    sync_folder,
 )
+from gpusnap.errors import GpusnapError, IntegrityError, UsageError
 
-FILE_MODE = 0o600
-FOLDER_MODE = 0o700
-
-
-class _Cause(msgspec.Struct, frozen=True):
-    reason: str
-    cure: str | None = None
-    error: type[GpusnapError] = GpusnapError
-
-
-_SPACE = "Free space on that file system, or choose another repository"
-_OWNER = "Run as the owner of the repository, or as root"
-_CAUSES = {
-    errno.ENOSPC: _Cause("the disk is full", _SPACE),
-    errno.EDQUOT: _Cause("the disk quota is used up", _SPACE),
-    errno.EFBIG: _Cause("the limit for the size of a file is reached", "Raise it: ulimit -f"),
-    errno.EROFS: _Cause("the file system is read-only", "Choose another repository"),
-    errno.EACCES: _Cause("permission denied", _OWNER, PrivilegeError),
-    errno.EPERM: _Cause("the operation is not permitted", _OWNER, PrivilegeError),
-    errno.ENOENT: _Cause("it does not exist", None, NotFoundError),
-    errno.ENOTDIR: _Cause("a part of the path is a file", "Name a folder", UsageError),
-    errno.ENAMETOOLONG: _Cause("the name is too long", "Choose a shorter name", UsageError),
-    errno.ELOOP: _Cause("a symbolic link stands where a file is expected"),
-    errno.EXDEV: _Cause("it is on another file system"),
-    errno.EMLINK: _Cause("it has as many links as its file system allows"),
-}
-
-
-def printable(path: object) -> str:
-    """A path as text fit for a terminal and for JSON, whatever bytes it is made of."""
-    return repr(str(path))[1:-1]
+__all__ = [
+    "FILE_MODE",
+    "FOLDER_MODE",
+    "absolute",
+    "as_path",
+    "describe",
+    "free_bytes",
+    "make_folder",
+    "open_regular",
+    "printable",
+    "read_part",
+    "reason",
+    "require_damage",
+    "seal_file",
+    "storage",
+    "sync_folder",
+    "write_durably",
+    "write_new",
+]
 
 
 def as_path(path: object) -> Path:
@@ -78,27 +71,6 @@ def absolute(path: str | Path) -> Path:
         raise GpusnapError(f"The links of {printable(path)} lead in a circle") from error
 
 
-def reason(error: OSError) -> str:
-    """What the kernel said, in a few words."""
-    cause = _CAUSES.get(error.errno or 0)
-    return cause.reason if cause else error.strerror or str(error)
-
-
-def describe(error: OSError, doing: str, path: Path) -> GpusnapError:
-    """The class, sentence and cure for what the kernel refused."""
-    cause = _CAUSES.get(error.errno or 0, _Cause(reason(error)))
-    return cause.error(f"Cannot {doing} {printable(path)}: {cause.reason}", cure=cause.cure)
-
-
-@contextmanager
-def storage(doing: str, path: Path) -> Iterator[None]:
-    """Turn the kernel's refusals inside the block into sentences about ``path``."""
-    try:
-        yield
-    except OSError as error:
-        raise describe(error, doing, path) from error
-
-
 def make_folder(path: Path) -> None:
     """Make a private folder, unless it is there."""
     with suppress(FileExistsError):
@@ -111,23 +83,7 @@ def open_regular(path: Path) -> FileIO:
     Raises:
         OSError: Also where it is not a regular file.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return FileIO(descriptor, "rb")
-
-
-def read_small(path: Path, limit: int) -> bytes:
-    """All bytes of a regular file.
-
-    Raises:
-        OSError: It cannot be read, or is longer than ``limit`` bytes.
-    """
-    with open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size > limit:
-            raise OSError(errno.EINVAL, f"longer than {limit} bytes", str(path))
-        return file.readall()
+    return FileIO(files.open_regular(path), "rb")
 
 
 def read_part(path: Path, limit: int) -> bytes:
@@ -138,10 +94,11 @@ def read_part(path: Path, limit: int) -> bytes:
         OSError: It is not there or may not be read.
     """
     try:
-        return read_small(path, limit)
+        return read_whole(path, limit)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         raise
     except OSError as error:
+        require_damage(error, path)
         raise IntegrityError(f"{printable(path)} is damaged: {reason(error)}") from error
 
 
@@ -164,15 +121,6 @@ def seal_file(path: Path) -> None:
     with open_regular(path) as file:
         os.fchmod(file.fileno(), FILE_MODE)
         os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def free_bytes(path: Path) -> int:

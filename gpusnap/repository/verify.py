@@ -11,7 +11,7 @@ from gpusnap.repository.digest import FileDigest, digest_files
 from gpusnap.repository.judgement import extra, judge, manifest_fault
 from gpusnap.repository.layout import MANIFEST, MANIFEST_DIGEST
 from gpusnap.repository.packs import INDEX_PATH, Reading, verify_packs
-from gpusnap.repository.snapshot import Snapshot, read_manifest, require_snapshot
+from gpusnap.repository.snapshot import Snapshot, read_manifest, reading
 from gpusnap.repository.storage import as_path, storage
 from gpusnap.repository.tree import Entry, processors, scan
 from gpusnap.types import Finding
@@ -48,6 +48,8 @@ def verify(
 ) -> Verification:
     """Read a snapshot and compare it with its manifest; damage is a finding.
 
+    Nobody can remove it meanwhile, unless it has no manifest.
+
     Args:
         snapshot: The snapshot, or its folder where it is too damaged to open.
         progress: Called with bytes read and bytes in all, by one thread at a time.
@@ -60,11 +62,17 @@ def verify(
 
     Raises:
         NotFoundError: There is no snapshot.
+        BusyError: It is being removed.
         IncompatibleError: A newer gpusnap wrote it.
         PrivilegeError: It may not be read.
     """
     folder = snapshot.path if isinstance(snapshot, Snapshot) else as_path(snapshot)
-    require_snapshot(folder)
+    options = Reading(workers=workers or processors(), subset=subset)
+    with reading(folder):
+        return _verify(folder, progress, options)
+
+
+def _verify(folder: Path, progress: Progress, options: Reading) -> Verification:
     with storage("read", folder):
         entries = {entry.path: entry for entry in scan(folder) if not entry.folder}
     try:
@@ -72,7 +80,6 @@ def verify(
     except IntegrityError as error:
         finding = manifest_fault(error)
         return Verification(files=0, bytes=0, total=0, findings=(finding,))
-    options = Reading(workers=workers or processors(), subset=subset)
     return _verify_files(folder, entries, saved, progress, options)
 
 

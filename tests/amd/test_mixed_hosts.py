@@ -7,7 +7,7 @@ from gpusnap.errors import TargetError, UsageError
 from gpusnap.hookspecs import hookimpl
 from gpusnap.plugins import Plugins
 from gpusnap.testing.backend import SimulatedBackend
-from gpusnap.types import BackendInfo, Capability, Claim, Probe, Target
+from gpusnap.types import BackendInfo, Capability, Claim, Operation, Probe, Target
 from gpusnap_amd import AmdBackend
 from tests.amd.invented import Machine, make_target
 
@@ -64,6 +64,16 @@ def test_a_target_that_uses_both_is_refused(
     with pytest.raises(TargetError) as refusal:
         choose_backend(make_target(*pids), plugins, name)
     assert f"AMD (process 70) and NVIDIA (process {pids[-1]})" in refusal.value.text
+
+
+@pytest.mark.parametrize("name", ["amd", "other"])
+def test_one_that_is_resumed_is_not_refused(machine: Machine, name: str) -> None:
+    plugins = mixed(machine, OtherBackend("NVIDIA", 70))
+    claimed = choose_backend(make_target(70), plugins, name, Operation.RESUME)
+    assert claimed.backend is not None
+    assert (claimed.backend.name, claimed.pids) == (name, (70,))
+    with pytest.raises(UsageError, match="amd and other"):
+        choose_backend(make_target(70), plugins, None, Operation.RESUME)
 
 
 def test_two_backends_of_one_vendor_can_be_chosen_from(machine: Machine) -> None:

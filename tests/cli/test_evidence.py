@@ -3,11 +3,14 @@
 import json
 import platform
 from pathlib import Path
+from typing import NoReturn
 
+import msgspec
 import pytest
 
 from gpusnap.cli import evidence
 from gpusnap.testing import Machine
+from gpusnap.types import Device, Finding, Severity
 from tests.cli.conftest import Command
 
 HERE = {each: getattr(platform, each)() for each in ("node", "release", "machine")}
@@ -49,14 +52,87 @@ def test_names_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "node", lambda: "tower")
     monkeypatch.setenv("HOME", "/home/somebody")
     said = ("CRIU at /home/somebody/.local is used", {"host": ["on tower.lan", 1, "watchtower"]})
-    trial = evidence.Trial(
-        backend="amd", simulated=False, exit_code=1, identical=False, microseconds=1, lines=said
-    )
-    (found,) = evidence._anonymous(collected(trials=(trial,))).trials
+    (found,) = evidence._anonymous(collected(trials=(trial(*said),))).trials
     assert found.lines == (
         "CRIU at ~/.local is used",
         {"host": ["on HOST.lan", 1, "watchtower"]},
     )
+
+
+def trial(*lines: object) -> evidence.Trial:
+    return evidence.Trial(
+        backend="amd", simulated=False, exit_code=1, identical=False, microseconds=1, lines=lines
+    )
+
+
+def finding(text: str, code: str = "driver-version") -> Finding:
+    return Finding(code=code, severity=Severity.ERROR, text=text, cure=f"Ask {text}")
+
+
+def test_whole_words_alone_are_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "node", lambda: "gpu.lan")
+    monkeypatch.setenv("HOME", "/root")
+    said = ("gpusnap on gpu, gpu.lan and gpu.lan.old", "/root, /root/x and /rootfs", "a-gpu")
+    (found,) = evidence._anonymous(collected(trials=(trial(*said),))).trials
+    assert found.lines == (
+        "gpusnap on HOST, HOST and HOST.old",
+        "~, ~/x and /rootfs",
+        "a-HOST",
+    )
+
+
+@pytest.mark.parametrize("node", ["error", "amd", "driver", "", "é(x"])
+def test_a_machine_may_have_any_name(monkeypatch: pytest.MonkeyPatch, node: str) -> None:
+    monkeypatch.setattr(platform, "node", lambda: node)
+    said = f"an {node} here"
+    told = said if node == "" else "an HOST here"
+    before = collected(findings=(finding(said),), trials=(trial(said),), failures=(said,))
+    found = evidence._anonymous(before)
+    assert found.findings[0] == msgspec.structs.replace(
+        before.findings[0], text=told, cure=f"Ask {told}"
+    )
+    assert found.trials == (trial(told),)
+    assert found.failures == (told,)
+
+
+def test_devices_are_replaced_in_what_is_said() -> None:
+    uuids = ("GPU-0123-45", "GPU-0123-45-1")
+    devices = tuple(Device(index=0, uuid=each, vendor="v", model="m") for each in uuids)
+    said = ({"from": "GPU-0123-45"}, "GPU-0123-45-1 is in use", "device 0123-45, not 0123-456")
+    found = evidence._anonymous(collected(devices=devices, trials=(trial(*said),)))
+    assert [each.uuid for each in found.devices] == ["DEVICE-0", "DEVICE-1"]
+    assert found.trials[0].lines == (
+        {"from": "DEVICE-0"},
+        "DEVICE-1 is in use",
+        "device DEVICE-0, not 0123-456",
+    )
+
+
+def homeless() -> NoReturn:
+    raise RuntimeError("Could not determine home directory.")
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "home", homeless)
+    assert evidence._anonymous(collected(failures=("a /b",))).failures == ("a /b",)
+
+
+def test_a_root_that_is_the_home_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/")
+    assert evidence._anonymous(collected(failures=("a / b",))).failures == ("a / b",)
+
+
+def test_any_bytes_can_be_written(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A surrogate stands for a byte that is no UTF-8, as in the name of a folder."""
+    found = collected(failures=("no \udcff here",), trials=())
+    monkeypatch.setattr(evidence, "_collect", lambda _plugins: found)
+    file = tmp_path / "evidence.json"
+    answer = command("evidence", "--json", "--output", file)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.document["failures"] == ["no \\udcff here"]
+    assert json.loads(file.read_text()) == answer.document
 
 
 def test_devices_have_no_serial_numbers(
@@ -66,7 +142,7 @@ def test_devices_have_no_serial_numbers(
     answer = command("evidence", "--json")
     assert answer.code == 1
     found = answer.document
-    assert found["devices"][0]["uuid"] == "simulated-0"
+    assert [each["uuid"] for each in found["devices"]] == ["DEVICE-0", "DEVICE-1"]
     assert [trial["exit_code"] for trial in found["trials"]] == [None]
 
 

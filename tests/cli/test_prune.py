@@ -129,6 +129,19 @@ def test_what_is_in_use_stays_and_the_others_go(
     assert [each["path"] for each in answer.document["refused"]] == [str(days[1].path)]
 
 
+@pytest.mark.parametrize("more", [(), ("--dry-run",), ("--group-by=none",)])
+def test_a_mistyped_tag_removes_nothing(
+    command: Command, repository: Repository, days: list[Snapshot], more: tuple[str, ...]
+) -> None:
+    alter(days[0], tags=["best"])
+    left = repository.path / ".removed-a-1234"
+    left.mkdir()
+    of = "in all" if "--group-by=none" in more else "of train --epochs=3 on node"
+    answer = command("prune", "--keep-tag=bset", "--repo", repository.path, *more)
+    answer.refused(2, f"Nothing would be kept of 4 snapshots {of}: none has the tag bset")
+    assert (len(names(repository)), left.is_dir()) == (4, True)
+
+
 def test_damaged_snapshots_stay(
     command: Command, repository: Repository, days: list[Snapshot]
 ) -> None:

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from gpusnap.repository import Repository, Snapshot
+from gpusnap.repository.locks import removing_lock
 from tests.cli.conftest import Command
 from tests.datapath.memory import MIB, Memory
 from tests.repository.samples import take_memory
@@ -52,6 +53,12 @@ def test_damage_is_named(command: Command, snapshot: Snapshot) -> None:
     assert answer.code == 12
     position = 4096 + MIB
     assert f"File regions/000.pack is damaged in the chunk at {position} (process " in answer.out
+
+
+def test_a_snapshot_that_is_being_removed(command: Command, snapshot: Snapshot) -> None:
+    with removing_lock(snapshot.path / "manifest.json"):
+        answer = command("verify", snapshot.path)
+    answer.refused(11, "one is being removed")
 
 
 @pytest.mark.parametrize("subset", ["0%", "1/0", "most"])

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusnap.criu import images_pb2, inventory_plugins
-from gpusnap.criu.images import COMMON_MAGIC, INVENTORY_MAGIC, LARGEST, TREE_MAGIC, tree_pids
+from gpusnap.criu.images import (
+    COMMON_MAGIC,
+    INVENTORY_MAGIC,
+    LARGEST,
+    TREE_MAGIC,
+    taken_pids,
+    tree_pids,
+)
 from gpusnap.errors import IntegrityError
 
 
@@ -21,8 +28,12 @@ def _inventory(*plugins: str) -> bytes:
 
 
 def _tree(*pids: int) -> bytes:
-    entries = [images_pb2.TreeEntry(pid=pid).SerializeToString() for pid in pids]
-    framed = [struct.pack("<I", len(entry)) + entry for entry in entries]
+    return _tree_of(*(images_pb2.TreeEntry(pid=pid) for pid in pids))
+
+
+def _tree_of(*entries: images_pb2.TreeEntry) -> bytes:
+    encoded = [entry.SerializeToString() for entry in entries]
+    framed = [struct.pack("<I", len(entry)) + entry for entry in encoded]
     return COMMON_MAGIC + TREE_MAGIC + b"".join(framed)
 
 
@@ -34,6 +45,15 @@ def test_plugins_are_read(tmp_path: Path) -> None:
 def test_the_tree_is_read(tmp_path: Path) -> None:
     (tmp_path / "pstree.img").write_bytes(_tree(7, 8, 9))
     assert tree_pids(tmp_path) == (7, 8, 9)
+    assert taken_pids(tmp_path) == {7, 8, 9}
+
+
+def test_threads_groups_and_sessions_take_pids_too(tmp_path: Path) -> None:
+    root = images_pb2.TreeEntry(pid=7, pgid=3, sid=0, threads=[7, 301, 302])
+    child = images_pb2.TreeEntry(pid=8, pgid=8, sid=5, threads=[8])
+    (tmp_path / "pstree.img").write_bytes(_tree_of(root, child))
+    assert tree_pids(tmp_path) == (7, 8)
+    assert taken_pids(tmp_path) == {3, 5, 7, 8, 301, 302}
 
 
 @pytest.mark.parametrize(
@@ -73,6 +93,6 @@ def test_any_bytes_are_read_or_refused_by_that_error_alone(
     folder = tmp_path_factory.mktemp("any")
     for name, magic in (("inventory.img", INVENTORY_MAGIC), ("pstree.img", COMMON_MAGIC)):
         (folder / name).write_bytes(magic + data)
-    for read in (inventory_plugins, tree_pids):
+    for read in (inventory_plugins, tree_pids, taken_pids):
         with suppress(IntegrityError):
             read(folder)

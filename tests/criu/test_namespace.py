@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpusnap.criu import Namespace, namespace
 from gpusnap.criu.namespace import spare_pids
-from gpusnap.errors import NotFoundError, PrivilegeError
+from gpusnap.errors import GpusnapError, NotFoundError, PrivilegeError
 from gpusnap.pids import SAME, map_of
 from gpusnap.target import is_zombie, pid_namespace, pids_in
 from tests.e2e.jobs import await_true
@@ -82,13 +83,50 @@ def test_it_costs_little() -> None:
         assert int(line.split()[1]) < 4096
 
 
-def test_without_permission() -> None:
+def test_without_permission(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Wherever the project lies, the program may be run by anyone from here.
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        program = shutil.copy(namespace._program(), folder)
+        monkeypatch.setattr(namespace, "_program", lambda: program)
+        _refused_without_permission()
+
+
+def _refused_without_permission() -> None:
     os.seteuid(65534)
     try:
         with pytest.raises(PrivilegeError, match=r"PID namespace: .* Operation not permitted"):
             Namespace([1000])
     finally:
         os.seteuid(0)
+
+
+def instead(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
+    """Have a shell script run in the place of the program, which it knows as ``$program``."""
+    path = folder / "program"
+    path.write_text(f"#!/bin/sh\nprogram={namespace._program()}\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setattr(namespace, "_program", lambda: str(path))
+
+
+def test_a_preloaded_library_stays_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_PRELOAD", "/no/such/library.so")
+    with Namespace([1000]) as made:
+        environment = Path(f"/proc/{made.init.pid}/environ").read_bytes().split(b"\0")
+    assert not [each for each in environment if each.startswith(b"LD_PRELOAD=")]
+
+
+def test_a_word_is_no_refusal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    instead(monkeypatch, tmp_path, 'echo "by the way" >&2; exec "$program" "$@"')
+    with Namespace([1000]) as made:
+        assert found(made) == {1: made.init.pid}
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_words_of_a_refusal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int) -> None:
+    instead(monkeypatch, tmp_path, f'echo "no room" >&2; exit {code}')
+    with pytest.raises(GpusnapError, match=r"a PID namespace: no room$"):
+        Namespace([1000])
 
 
 def test_who_is_not_inside() -> None:

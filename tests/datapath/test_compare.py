@@ -162,14 +162,15 @@ def by_page(content: Mapping[int, bytes]) -> dict[int, bytes]:
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(LAYOUT, LAYOUT, st.booleans())
+@given(LAYOUT, LAYOUT, st.booleans(), st.sampled_from([1, 2, 16]))
 def test_as_page_by_page(
-    one: dict[int, list[int]], two: dict[int, list[int]], incremental: bool
+    one: dict[int, list[int]], two: dict[int, list[int]], incremental: bool, most_runs: int
 ) -> None:
     saving = Saving(workers=1, budget=MIB, incremental=incremental)
     before, after = laid_out(one), laid_out(two)
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("gpusnap.datapath.pairs._WINDOW", 16 * PAGE)
+        monkeypatch.setattr("gpusnap.datapath.source.MOST_RUNS", most_runs)
         memory = Memory(monkeypatch, Path(folder))
         a, b = memory.save("a", {7: before}, saving), memory.save("b", {7: after}, saving)
         found = compared(a, b)

@@ -191,6 +191,67 @@ def test_a_damaged_chunk_of_the_parent_is_not_copied(tmp_path: Path, memory: Mem
     assert not (tmp_path / "b/index").exists()
 
 
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def checked(memory: Memory, folder: Path, parent: Path, seen: list[int]) -> SavedMemory:
+    saver = Saver(folder, ONE, Parent(Saved(parent)))
+    saver.copy((memory.span,), silent)
+    return saver.finish(lambda done, _total: seen.append(done), check_parent=True)
+
+
+def test_an_intact_parent_is_linked_after_a_check(tmp_path: Path, memory: Memory) -> None:
+    take(memory, tmp_path / "a")
+    memory.change(0, os.urandom(MIB))
+    seen: list[int] = []
+    summary = checked(memory, tmp_path / "b", tmp_path / "a", seen)
+    assert summary.linked == packs(tmp_path / "a")[0].stat().st_size
+    assert seen == sorted(seen)
+    assert seen[-1] == 20 * MIB + summary.linked
+
+
+def test_a_damaged_chunk_of_the_parent_is_not_linked(tmp_path: Path, memory: Memory) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    take(memory, a)
+    position = Saved(a).tables[0][15].position
+    flip(packs(a)[0], position + 99)
+    memory.change(0, os.urandom(MIB))
+    with pytest.raises(IntegrityError, match=rf"a/000\.pack, of .* at {position}") as caught:
+        checked(memory, b, a, [])
+    assert caught.value.cure == joining._CURE
+    assert not (b / "index").exists()
+
+
+@pytest.mark.parametrize("place", ["header", "unused chunk", "footer"])
+def test_of_a_damaged_pack_what_is_intact_is_copied(
+    tmp_path: Path, memory: Memory, place: str
+) -> None:
+    """A restore refuses a snapshot with any damage, wherever it is."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    take(memory, a)
+    flip(packs(a)[0], {"header": 40, "unused chunk": 5000, "footer": -60}[place])
+    memory.change(0, os.urandom(MIB))
+    content = memory.content
+    summary = checked(memory, b, a, [])
+    assert (summary.linked, summary.stored) == (0, 20 * MIB)
+    assert comes_back(b, memory, content)
+
+
+def test_a_part_of_the_parent_that_cannot_be_read(tmp_path: Path, memory: Memory) -> None:
+    a = tmp_path / "a"
+    take(memory, a)
+    memory.change(0, os.urandom(11 * MIB))
+    saver = Saver(tmp_path / "b", ONE, Parent(Saved(a)))
+    saver.copy((memory.span,), silent)
+    packs(a)[0].unlink()
+    with pytest.raises(IntegrityError, match="cannot be read") as caught:
+        saver.finish(silent)
+    assert caught.value.cure == joining._CURE
+
+
 def test_damage_is_told_where_no_memory_of_this_snapshot_is(tmp_path: Path, memory: Memory) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     take(memory, a)

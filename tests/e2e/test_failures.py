@@ -11,8 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import gpusnap
+from gpusnap.datapath import Saver
+from gpusnap.errors import GpusnapError
 from gpusnap.target import identity
-from gpusnap.testing import fail
+from gpusnap.testing import SIM_VARIABLE, fail
 from gpusnap.testing.machine import MachineDescription, read_struct, write_struct
 from tests.e2e.jobs import Job, Site, await_true, start_detached
 
@@ -71,6 +74,27 @@ def test_the_driver_fails(running: Job, call: str, kind: str, code: int) -> None
     assert failures == [], "the failure never happened"
     # Until the dump nothing is there to publish; after it, the dump is not thrown away.
     assert (site.repository / name).exists() == (call in {"restore", "unlock"})
+
+
+def test_a_disk_that_hangs(running: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target computes before the threads that write are waited for."""
+    for name in (SIM_VARIABLE, "GPUSNAP_REPO", "GPUSNAP_STATE_DIR"):
+        monkeypatch.setenv(name, running.site.environment[name])
+    computed: list[bool] = []
+    abort = Saver.abort
+
+    def fail_to_copy(saver: Saver, *_arguments: object) -> None:
+        raise GpusnapError("The disk does not answer")
+
+    def hang(saver: Saver) -> None:
+        computed.append(running.computes())
+        abort(saver)
+
+    monkeypatch.setattr(Saver, "copy", fail_to_copy)
+    monkeypatch.setattr(Saver, "abort", hang)
+    with pytest.raises(GpusnapError, match="The disk does not answer"):
+        gpusnap.create_checkpoint(running.pid, "hanging")
+    assert computed == [True]
 
 
 def test_devices_that_do_not_come_back(running: Job) -> None:

@@ -163,6 +163,39 @@ def test_a_parent_that_cannot_be(site: Site, program: Program, tmp_path: Path) -
     refused(site, program, "a", 12, "Snapshot a cannot be a parent")
 
 
+def test_nothing_ends_for_a_parent_that_is_damaged(site: Site, program: Program) -> None:
+    """Where the target would be gone its memory is not left to a rotten chunk."""
+    take(site, program, "a")
+    pack = max((site.repository / "a/regions").glob("*.pack"), key=lambda each: each.stat().st_size)
+    flip(pack, 5000)
+    ran = site.gpusnap("checkpoint", program.pid, "b", "--incremental", "--kill")
+    assert ran.returncode == 12, ran.stderr
+    assert f"{pack}, of the parent, is damaged in the chunk at 4096" in ran.stderr
+    assert "Name another snapshot with --parent, or leave --incremental out" in ran.stderr
+    digest = program.digest()
+    assert not (site.repository / "b").exists()
+    flip(pack, 5000)
+    take(site, program, "b", "--kill")
+    assert restored(site, program, "b") == digest
+
+
+def test_room_for_what_changed_is_enough(site: Site, program: Program, tmp_path: Path) -> None:
+    room = tmp_path / "room"
+    room.mkdir()
+    size = f"size={(SIZE * 9 // 4) >> 20}m"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"{size},mode=700", "tmpfs", room], check=True)
+    try:
+        for name, codes in (("a", set()), ("b", {"repository-space"})):
+            ran = site.gpusnap(
+                "checkpoint", program.pid, name, "--incremental", "--repo", room, "--json"
+            )
+            assert ran.returncode in {0, 3}, ran.stderr
+            assert codes == {"repository-space"} & set(re.findall(r"[a-z]+-[a-z]+", ran.stdout))
+            program.change()
+    finally:
+        subprocess.run(["umount", room], check=True)
+
+
 def refused(site: Site, program: Program, parent: str, code: int, words: str) -> None:
     ran = site.gpusnap("checkpoint", program.pid, "b", "--parent", parent, "--json")
     assert ran.returncode == code, ran.stderr

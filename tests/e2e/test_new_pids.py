@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import gpusnap
+from gpusnap.criu import Namespace
 from gpusnap.errors import GpusnapError
 from gpusnap.events import CriuNotified, Event
 from gpusnap.hookspecs import hookimpl
@@ -190,6 +191,32 @@ def test_a_killed_gpusnap_leaves_nothing(saved: Job, tmp_path: Path, point: str)
     (recovered,) = recover()
     assert not recovered.failed
     assert entries() == ()
+
+
+def test_it_counts_as_restored_only_once_it_is_let_go(
+    saved: Job, restore: Restore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then a gpusnap that dies takes it along, and a recovery must not say otherwise."""
+    noted: list[bool] = []
+    let_go = Namespace.let_go
+
+    def note() -> None:
+        ((entry, _held),) = entries()
+        noted.append(entry.resumed)
+
+    def note_and_let_go(made: Namespace) -> None:
+        note()
+        let_go(made)
+
+    monkeypatch.setattr(Namespace, "let_go", note_and_let_go)
+    interference = Interference("post-resume", note)
+    plugins = default_plugins()
+    plugins.register(interference, "interference")
+    try:
+        restore()
+    finally:
+        plugins.unregister(interference)
+    assert noted == [False, True]
 
 
 def test_a_plan_of_it(saved: Job) -> None:

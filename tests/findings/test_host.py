@@ -115,8 +115,10 @@ SEEN = """
 import json, os, sys
 from gpusnap.findings import Wishes, check_privileges, inspect_tree
 from gpusnap.target import find_target
+from gpusnap.types import Claim
 os.setgid({nobody}); os.setuid({nobody})
-found = inspect_tree(find_target({pid}), None, None, Wishes())
+claim = Claim(pids=({pid},), reason="it uses a device", device_files=("/dev",))
+found = inspect_tree(find_target({pid}), claim, None, Wishes())
 print(json.dumps([[each.code for each in found.findings], [x.code for x in check_privileges()]]))
 """
 
@@ -124,7 +126,10 @@ print(json.dumps([[each.code for each in found.findings], [x.code for x in check
 @pytest.mark.usefixtures("root")
 def test_a_user_who_may_not_look(start: Start) -> None:
     """Nothing is seen of a stranger's process, and nothing breaks; the lack has its own finding."""
-    program = start("call(425, 8, ctypes.create_string_buffer(240)); socket.socketpair()")
+    program = start(
+        "call(425, 8, ctypes.create_string_buffer(240)); socket.socketpair()\n"
+        "os.fork() or time.sleep(1000)"
+    )
     code = SEEN.format(nobody=NOBODY, pid=program.pid)
     ran = subprocess.run(
         [sys.executable, "-c", code],

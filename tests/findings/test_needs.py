@@ -204,6 +204,11 @@ def test_shared_memory_comes_back_twice_and_elsewhere(
         shared.end()
     shared.program.gone()
     _restores(shared, snapshot, lambda: None)
+    saved = shared.file.read_bytes()
+    shared.file.write_bytes(bytes(len(saved)))
+    with pytest.raises(gpusnap.errors.IncompatibleError, match="no longer as it was") as refusal:
+        gpusnap.restore_checkpoint(snapshot.path)
+    assert str(refusal.value.cure).endswith(f"rm {shared.file}")
     # As on another machine, or after a boot
     _restores(shared, snapshot, shared.file.unlink)
     assert shared.file.stat().st_nlink == 1

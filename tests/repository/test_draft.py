@@ -92,7 +92,7 @@ def test_a_folder_that_does_not_become_durable_is_taken_back(
         fill(draft, FILES)
         digests = draft.digest(silent)
         monkeypatch.setattr(os, "fsync", failing)
-        with pytest.raises(GpusnapError, match=r"Cannot publish .*/repo/a: Input/output error"):
+        with pytest.raises(GpusnapError, match=r"Cannot publish .*/repo/a: the disk failed"):
             draft.publish(manifest("a", digests))
         assert repository.snapshots() == ()
 

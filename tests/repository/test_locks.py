@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpusnap.errors import GpusnapError
-from gpusnap.repository.locks import hold_folder
+from gpusnap.repository.locks import hold_folder, reading_lock
 
 
 def test_held_once(tmp_path: Path) -> None:
@@ -21,6 +21,28 @@ def test_locks_are_not_handed_to_programs_that_are_started(tmp_path: Path) -> No
     descriptor = hold_folder(tmp_path, "lock")
     assert not os.get_inheritable(descriptor)
     os.close(descriptor)
+
+
+@pytest.mark.timeout(20)
+def test_reading_waits_for_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with reading_lock(tmp_path / "pipe"):
+        pass
+
+
+def test_what_was_removed_is_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, flock = tmp_path / "a", fcntl.flock
+    path.touch()
+
+    def flock_late(descriptor: int, operation: int) -> None:
+        path.unlink()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock_late)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(FileNotFoundError), reading_lock(path):
+        pass
+    assert os.listdir("/proc/self/fd") == before
 
 
 @pytest.mark.timeout(20)

@@ -119,6 +119,26 @@ def test_tags_are_kept_beyond_all_counts() -> None:
     }
 
 
+def test_a_group_is_never_emptied() -> None:
+    snapshots = [
+        made(at(1), tags=("best",)),
+        made(at(2), command=("train", "-b c")),
+        made(at(3), command=("train", "-b c")),
+    ]
+    with pytest.raises(UsageError) as caught:
+        decide(snapshots, RetentionPolicy(keep_tags=("best", "v1")))
+    assert caught.value.text == (
+        "Nothing would be kept of 2 snapshots of train '-b c' on node: none has the tag best or v1"
+    )
+    assert "--keep-last 1" in str(caught.value.cure)
+    assert kept(snapshots, keep_tags=("best",), group_by=Grouping.NONE) == ["01T1200"]
+    with pytest.raises(UsageError, match="kept of 3 snapshots in all"):
+        decide(snapshots, RetentionPolicy(keep_tags=("bset",), group_by=Grouping.NONE))
+    with pytest.raises(UsageError, match="kept of 1 snapshot of train on node"):
+        decide(snapshots[:1], RetentionPolicy(keep_tags=("bset",)))
+    assert kept(snapshots, keep_tags=("bset",), keep_last=1) == ["01T1200", "03T1200"]
+
+
 def test_each_target_by_itself() -> None:
     snapshots = [
         made(at(1), "a", command=("train", "-a")),
@@ -234,7 +254,7 @@ RULES = st.fixed_dictionaries(
         "keep_tags": st.sampled_from([(), ("v1",)]),
         "group_by": st.sampled_from(Grouping),
     }
-).filter(lambda rules: any(value for rule, value in rules.items() if rule != "group_by"))
+).filter(lambda rules: rules["keep_within"] or any(rules[each] for each in COUNTED))
 ZONES = st.sampled_from([UTC, BERLIN, ZoneInfo("Australia/Lord_Howe")])
 
 

@@ -1,3 +1,4 @@
+import fcntl
 import os
 import shutil
 from collections.abc import Callable
@@ -7,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusnap.errors import IncompatibleError, IntegrityError, NotFoundError
+from gpusnap.errors import BusyError, IncompatibleError, IntegrityError, NotFoundError
 from gpusnap.repository import Repository, Snapshot, require_intact, verify
+from gpusnap.repository.locks import removing_lock
 from gpusnap.types import Severity
 from tests.repository.samples import FILES, alter, silent, take
 
@@ -142,6 +144,45 @@ def test_what_is_no_snapshot(repository: Repository, tmp_path: Path) -> None:
     for path in (tmp_path / "absent", repository.path, repository.path / "gpusnap.json"):
         with pytest.raises(NotFoundError):
             verify(path, silent)
+
+
+def test_nobody_removes_what_is_verified(repository: Repository) -> None:
+    snapshot = take(repository, "a")
+
+    def remove(_done: int, _total: int) -> None:
+        with pytest.raises(BusyError, match="Snapshot a is in use"):
+            repository.remove(snapshot)
+
+    for given_as in (snapshot, snapshot.path):
+        assert verify(given_as, remove).intact
+
+
+def test_a_snapshot_that_is_being_removed(repository: Repository) -> None:
+    snapshot = take(repository, "a")
+    with removing_lock(snapshot.path / "manifest.json"):
+        with pytest.raises(BusyError, match="a is being removed"):
+            verify(snapshot, silent)
+        # Another moment of the same: its folder has gone, as the last step of all.
+        snapshot.path.rename(repository.path / ".removed-a")
+        with pytest.raises(NotFoundError):
+            verify(snapshot, silent)
+
+
+def test_a_snapshot_that_goes_just_before_it_is_held(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot, flock = take(repository, "a"), fcntl.flock
+
+    def flock_late(descriptor: int, operation: int) -> None:
+        if snapshot.path.exists():
+            snapshot.path.rename(repository.path / ".removed-a")
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock_late)
+    for read in (lambda: verify(snapshot, silent), snapshot.hold().__enter__):
+        with pytest.raises(NotFoundError):
+            read()
+        (repository.path / ".removed-a").rename(snapshot.path)
 
 
 def test_newer_format_is_no_damage(repository: Repository) -> None:

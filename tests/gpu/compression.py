@@ -1,0 +1,118 @@
+"""Measures what each codec makes of the memory of a real training, and how fast.
+
+    python tests/gpu/compression.py --output FILE [--python PYTHON] [--folder FOLDER]
+
+Needs root, and PyTorch in PYTHON. On a machine with a GPU the training is suspended first, so that
+its device memory is measured; else it trains on the CPU. Writes one JSON file. A rate is raw bytes
+by the seconds from the first copy to the last byte on FOLDER's disk, which lies in memory unless
+another is named; threads are as many as CPUs.
+"""
+
+import argparse
+import datetime as dt
+import json
+import os
+import platform
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from gpusnap.datapath import Compression, Saver, Saving, Span
+from gpusnap.regions import host_spans
+from gpusnap.target import find_target
+
+PROGRAM = Path(__file__).parent / "programs" / "language_model.py"
+WIDTH, LAYERS, STEPS, ROUNDS = 512, 4, 5, 3
+
+Figures = dict[str, object]
+
+
+def start(python: str, dtype: str, folder: Path) -> tuple[subprocess.Popen[bytes], str]:
+    ready = folder / f"ready-{dtype}"
+    command = [python, str(PROGRAM), str(ready), dtype, *map(str, (WIDTH, LAYERS, STEPS))]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    while not ready.exists():
+        if process.poll() is not None:
+            sys.exit(f"the training ended with {process.returncode}")
+        time.sleep(0.1)
+    return process, ready.read_text().strip()
+
+
+def save(spans: tuple[Span, ...], compression: Compression, folder: Path) -> Figures:
+    """Save once; the seconds, and what was stored."""
+    shutil.rmtree(folder, ignore_errors=True)
+    begin = time.perf_counter()
+    saver = Saver(folder, Saving(compression=compression))
+    saver.copy(spans, lambda *_: None)
+    copied = time.perf_counter()
+    memory = saver.finish(lambda *_: None)
+    end = time.perf_counter()
+    return {
+        "seconds": end - begin,
+        "copy_seconds": copied - begin,
+        "raw": memory.raw,
+        "zero": memory.zero,
+        "stored": memory.stored,
+        "codecs": {use.codec: [use.raw, use.stored] for use in memory.codecs},
+    }
+
+
+def measure(pid: int, folder: Path) -> Figures:
+    """Every codec in turn, so that what else the machine does meets all of them."""
+    spans = host_spans(find_target(pid), ())
+    rounds = [
+        {each.value: save(spans, each, folder / "regions") for each in Compression}
+        for _ in range(ROUNDS)
+    ]
+    table: Figures = {}
+    for codec, first in rounds[0].items():
+        seconds = [float(str(each[codec]["seconds"])) for each in rounds]
+        held = int(str(first["raw"])) - int(str(first["zero"]))
+        table[codec] = {
+            **first,
+            "seconds": seconds,
+            "saved_of_nonzero": 1 - int(str(first["stored"])) / held,
+            "gb_per_s": held / statistics.median(seconds) / 1e9,
+        }
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--folder", type=Path, default=Path("/dev/shm"))
+    arguments = parser.parse_args()
+    found: Figures = {
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "machine": {"cpus": os.cpu_count(), "kernel": platform.release()},
+        "training": {"width": WIDTH, "layers": LAYERS, "steps": STEPS, "optimizer": "Adam"},
+    }
+    with tempfile.TemporaryDirectory(prefix="gpusnap-", dir=arguments.folder) as folder:
+        for dtype in ("fp32", "bf16"):
+            process, said = start(arguments.python, dtype, Path(folder))
+            device = said.split()[1]
+            try:
+                if device == "cuda":
+                    command = [sys.executable, "-m", "gpusnap", "suspend", str(process.pid)]
+                    subprocess.run(command, check=True)
+                else:
+                    process.send_signal(signal.SIGSTOP)
+                table = measure(process.pid, Path(folder))
+            finally:
+                process.kill()
+                process.wait()
+            found[dtype] = {"device": device, "codecs": table}
+            print(dtype, device, json.dumps(table, indent=2), flush=True)
+    arguments.output.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
