@@ -18,7 +18,7 @@ demo: criu ## Checkpoint a program, kill it, bring it back
 	$(BIN)/gpusnap demo
 
 test: criu lint ## All checks: lint, types, tests
-	$(BIN)/python -m pytest
+	$(BIN)/python .ci/reap $(BIN)/python -m pytest
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -13,7 +13,7 @@ import psutil
 
 from gpusnap.bench.program import ANSWER, Answer
 from gpusnap.errors import DeadlineError, GpusnapError
-from gpusnap.target import alive, identity, myself
+from gpusnap.target import alive, identity, is_zombie, myself
 
 _MODULE = "gpusnap.bench.program"
 _PATIENCE_S = 60.0
@@ -97,6 +97,18 @@ class Program:
                 process.kill()
                 self.pid = process.pid
                 self.await_gone()
+
+    def await_dead(self) -> None:
+        """Wait until it has ended and its memory is free, reaped or not.
+
+        Raises:
+            DeadlineError: It has not.
+        """
+        _wait(
+            lambda: identity(self.pid) is None or is_zombie(self.pid),
+            _PATIENCE_S,
+            "was killed and still runs",
+        )
 
     def await_gone(self) -> None:
         """Wait until its PID is free again.

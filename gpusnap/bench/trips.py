@@ -29,7 +29,7 @@ class Way(Protocol):
     folder: Path
 
     def checkpoint(self, program: Program) -> None:
-        """Save it and end it; when this returns its PID is free."""
+        """Save it and end it; when this returns it is dead."""
 
     def restore(self) -> None:
         """Bring it back."""
@@ -63,7 +63,7 @@ class ByGpusnap:
             parallel_workers=self._workers,
             plugins=self._plugins,
         )
-        program.await_gone()
+        program.await_dead()
 
     def restore(self) -> None:
         """See :class:`Way`."""
@@ -102,7 +102,7 @@ class ByCriu:
         )
         with Session(self._criu) as session:
             session.dump(request, _agree)
-        program.await_gone()
+        program.await_dead()
 
     def restore(self) -> None:
         """See :class:`Way`."""
@@ -130,6 +130,7 @@ def make_trip(way: Way, program: Program) -> Trip:
     """
     before = program.start()
     saving = _measured(lambda: way.checkpoint(program))
+    program.await_gone()  # init may take its time to reap it, whoever killed it
     stored = sum(file.stat().st_size for file in way.folder.rglob("*") if file.is_file())
     restoring = _measured(way.restore)
     restored_cpu_us = program.cpu_us()

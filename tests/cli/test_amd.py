@@ -131,7 +131,7 @@ def test_evidence_says_what_is_missing(
     monkeypatch.setattr(evidence, "_try", lambda kind: failed_trial(kind.backend))
     found = command("evidence", "--json").document
     assert len(found["devices"]) == 32
-    assert {each["uuid"] for each in found["devices"]} == {f"amd-{index}" for index in range(32)}
+    assert {each["uuid"] for each in found["devices"]} == {f"DEVICE-{index}" for index in range(32)}
     missing, compiler = found["failures"]
     assert "there is no /nowhere/amdgpu_plugin.so" in missing
     assert "needs hipcc" in compiler
