@@ -104,13 +104,22 @@ def _recover(journal: Journal, timeout_us: int, plugins: Plugins) -> Recovered:
 
 
 def _await_leftovers(entry: Entry, timeout_us: int) -> None:
-    """Wait for the dead gpusnap's CRIU and driver calls, which end their own way."""
+    """Wait for the dead gpusnap's CRIU and driver calls, which end their own way.
+
+    The workers of one that lives, a program that uses gpusnap, are at its service and do not end.
+    """
     deadline = time.monotonic() + timeout_us / 1e6
-    while workers_of(entry.owner) or (entry.criu is not None and alive(entry.criu)):
+    while _under_way(entry):
         if time.monotonic() > deadline:
             msg = f"CRIU or a driver call of the interrupted {entry.task} is still under way"
             raise DeadlineError(msg, cure="Wait for it and run gpusnap recover again")
         time.sleep(0.05)
+
+
+def _under_way(entry: Entry) -> bool:
+    if entry.criu is not None and alive(entry.criu):
+        return True
+    return not alive(entry.owner) and bool(workers_of(entry.owner))
 
 
 def _recover_running(entry: Entry, plugins: Plugins) -> str:

@@ -86,8 +86,7 @@ def left() -> Entry:
 
 
 def recover_all(plugins: Plugins) -> None:
-    """As after the end of the gpusnap that left the journal, and with it of its worker."""
-    simulated.close()
+    """In the program that left the journal, whose workers live on."""
     (recovered,) = recover(plugins=plugins, timeout_us=10_000_000)
     assert not recovered.failed, recovered.outcome
 
