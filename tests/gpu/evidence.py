@@ -355,10 +355,10 @@ def plain_criu(lab: Lab) -> Figures:
     images.mkdir()
     counter = start_counter(COUNTER_GIB, lab.folder)
     options = ["--images-dir", images, "--libdir", lab.plugin, "-v4", "--timeout", "600"]
-    dump = _criu(lab, "dump", "--tree", counter.pid, *options, "--log-file", "dump.log")
+    dump = criu(lab, "dump", "--tree", counter.pid, *options, "--log-file", "dump.log")
     must(not on_gpu(counter.pid), "the target is gone from the GPU")
     await_true(lambda: not Path(f"/proc/{counter.pid}").exists(), "the PID is free")
-    restore = _criu(lab, "restore", "--restore-detached", *options, "--log-file", "restore.log")
+    restore = criu(lab, "restore", "--restore-detached", *options, "--log-file", "restore.log")
     counter.adopt()
     bad = counter.advance()
     must(bad == 0, f"{bad} words differ")
@@ -374,7 +374,7 @@ def plain_criu(lab: Lab) -> Figures:
     }
 
 
-def _criu(lab: Lab, *arguments: object) -> int:
+def criu(lab: Lab, *arguments: object) -> int:
     path = f"{lab.plugin}:{os.environ['PATH']}"
     begin = time.monotonic_ns()
     ran = subprocess.run(
@@ -484,8 +484,6 @@ SCENARIOS: tuple[Callable[[Lab], Figures], ...] = (
     demo,
 )
 NEED_PLUGIN = {plain_criu, plugin_engine}
-NOT_RUN_YET = {forked_children, training_with_workers}
-"""Of which docs/evidence has no run; docs/evidence/README.md says so."""
 
 
 def machine() -> Figures:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.evidence import NEED_PLUGIN, NOT_RUN_YET, SCENARIOS, Figures, Lab
+from tests.gpu.evidence import NEED_PLUGIN, SCENARIOS, Figures, Lab
 
 EVIDENCE = sorted((Path(__file__).parents[2] / "docs" / "evidence").glob("*.json"))
 
@@ -43,8 +43,7 @@ def test_every_scenario_last_passed() -> None:
         for record in document["scenarios"]:
             found = outcomes.setdefault(record["scenario"], [])
             found.append((document["date"], record["outcome"]))
-    assert not outcomes.keys() & {scenario.__name__ for scenario in NOT_RUN_YET}
-    expected = {scenario.__name__ for scenario in SCENARIOS if scenario not in NOT_RUN_YET}
+    expected = {scenario.__name__ for scenario in SCENARIOS}
     assert outcomes.keys() >= expected
     last = {scenario: max(runs)[1] for scenario, runs in outcomes.items()}
     assert set(last.values()) == {"passed"}, last

@@ -1,0 +1,243 @@
+"""GPU programs saved and restored by gpusnap, by CRIU alone and by CRIU with its cuda plugin.
+
+    python tests/gpu/comparison.py --output FILE --cuda-plugin FOLDER [--rounds N] [--gib G]
+        [--images FOLDER] [--disk FOLDER]
+
+Needs what evidence.py needs. In *CRIU alone* the driver's ``cuda-checkpoint`` takes the program
+off the GPU, then ``criu dump`` and ``criu restore`` run without any plugin: what they take is
+CRIU's share. gpusnap's share is all of its steps but the driver's own. Who goes first changes from
+round to round; transparent huge pages are ``always`` for everybody. Images are on a tmpfs of the
+script's own, for the last round on ``--disk``. Every restored program's data is checked. Writes one
+JSON file, anew after every round; times in microseconds.
+"""
+
+import argparse
+import datetime as dt
+import json
+import mmap
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.gpu.evidence import Figures, Lab, criu, machine, must
+from tests.gpu.targets import Counter, Target, Training, await_true, start_counter, start_training
+
+DRIVER = {"preflight_us", "lock_us", "checkpoint_us", "restore_us", "unlock_us", "compare_us"}
+"""gpusnap's steps that are no share of CRIU's: the driver's, and looking before doing."""
+
+TRAINING = {"steps": 100_000, "layers": 12, "width": 1024}
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+Start = Callable[[Path], Target]
+Way = Callable[[Lab, Target], Figures]
+
+
+def share(figures: Figures) -> int:
+    """Microseconds of a gpusnap command but for the driver's steps."""
+    phases = {name: us for name, us in figures.items() if name.endswith("_us")}
+    own = phases.keys() - DRIVER - {"total_us", "frozen_us"}
+    return sum(int(str(phases[name])) for name in own)
+
+
+def by_gpusnap(lab: Lab, target: Target) -> Figures:
+    saved = lab.gpusnap("checkpoint", target.pid, "snapshot", "--kill")
+    stored = sum(file.stat().st_size for file in lab.repository.rglob("*") if file.is_file())
+    restored = lab.gpusnap("restore", "snapshot")
+    target.adopt()
+    return {
+        "checkpoint": saved | {"share_us": share(saved)},
+        "restore": restored | {"share_us": share(restored)},
+        "stored_bytes": stored,
+    }
+
+
+def _toggle(lab: Lab, target: Target) -> int:
+    begin = time.monotonic_ns()
+    program = f"{lab.plugin}/cuda-checkpoint"
+    subprocess.run([program, "--toggle", "--pid", str(target.pid)], check=True)
+    return (time.monotonic_ns() - begin) // 1000
+
+
+def by_criu_alone(lab: Lab, target: Target) -> Figures:
+    taken = _toggle(lab, target)
+    figures = _dump_and_restore(lab, target, [])
+    given = _toggle(lab, target)
+    for command, driver in (("checkpoint", taken), ("restore", given)):
+        criu_us = figures.pop(command)
+        assert isinstance(criu_us, int)
+        figures[command] = {"driver_us": driver, "share_us": criu_us, "total_us": driver + criu_us}
+    return figures
+
+
+def by_criu_plugin(lab: Lab, target: Target) -> Figures:
+    figures = _dump_and_restore(lab, target, ["--libdir", lab.plugin])
+    return figures | {key: {"total_us": figures[key]} for key in ("checkpoint", "restore")}
+
+
+def _dump_and_restore(lab: Lab, target: Target, plugin: list[object]) -> Figures:
+    images = lab.images / "criu"
+    images.mkdir()
+    try:
+        options = ["--images-dir", images, *plugin, "--timeout", "600", "--log-file"]
+        dump = criu(lab, "dump", "--tree", target.pid, *options, "dump.log")
+        await_true(lambda: not Path(f"/proc/{target.pid}").exists(), "the PID is free")
+        stored = sum(file.stat().st_size for file in images.iterdir())
+        restore = criu(lab, "restore", "--restore-detached", *options, "restore.log")
+        target.adopt()
+    finally:
+        shutil.rmtree(images)
+    return {"checkpoint": dump, "restore": restore, "stored_bytes": stored}
+
+
+WAYS: dict[str, Way] = {
+    "gpusnap": by_gpusnap,
+    "criu": by_criu_alone,
+    "criu_plugin": by_criu_plugin,
+}
+
+
+def trip(lab: Lab, way: str, start: Start) -> Figures:
+    """A program is started, saved, restored, checked and ended."""
+    target = start(lab.folder)
+    try:
+        figures = WAYS[way](lab, target)
+        if isinstance(target, Counter):
+            bad = target.advance()
+            must(bad == 0, f"{bad} words differ")
+            figures["mismatches"] = bad
+        if isinstance(target, Training):
+            steps = target.steps()
+            await_true(lambda: target.steps() > steps + 5, "the training goes on")
+    finally:
+        target.kill()
+        lab.clean()
+    return figures
+
+
+def rounds(lab: Lab, start: Start, count: int, plugin_rounds: int) -> Iterator[dict[str, Figures]]:
+    for number in range(count):
+        ways = list(WAYS) if number < plugin_rounds else ["gpusnap", "criu"]
+        figures: dict[str, Figures] = {}
+        for way in ways[:: -1 if number % 2 else 1]:
+            figures[way] = trip(lab, way, start)
+            told = {key: _seconds(figures[way], key) for key in ("checkpoint", "restore")}
+            print(f"round {number} {way:12}", json.dumps(told), flush=True)
+        yield figures
+
+
+def _seconds(figures: Figures, command: str) -> Figures:
+    return {name.removesuffix("_us"): us / 1e6 for name, us in _times(figures, command).items()}
+
+
+def _times(figures: Figures, command: str) -> dict[str, int]:
+    found = figures[command]
+    assert isinstance(found, dict)
+    return {name: int(us) for name, us in found.items() if name.endswith("_us") and us is not None}
+
+
+def ratios(found: list[dict[str, Figures]], of: str) -> Figures:
+    """CRIU's time over gpusnap's, round by round: ``of`` is share_us or total_us."""
+    table: Figures = {}
+    for command in ("checkpoint", "restore"):
+        for way in ("criu", "criu_plugin"):
+            values = []
+            for each in found:
+                theirs = _times(each[way], command).get(of) if way in each else None
+                if theirs is not None:
+                    values.append(theirs / _times(each["gpusnap"], command)[of])
+            if values:
+                low, middle, high = min(values), statistics.median(values), max(values)
+                table[f"{command}_{way}"] = {"min": low, "median": middle, "max": high}
+    return table
+
+
+def first_touch(gib: int) -> Figures:
+    """GB/s of writing fresh memory: never used, then at once after it was freed, then later."""
+    found: Figures = {}
+    for name, pause in (("never_used", 0), ("just_freed", 0), ("freed_30_s_ago", 30)):
+        time.sleep(pause)
+        with mmap.mmap(-1, gib << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+            begin = time.perf_counter()
+            for offset in range(0, gib << 30, 64 << 20):
+                memory[offset : offset + (64 << 20)] = bytes(64 << 20)
+            found[name] = (gib << 30) / (time.perf_counter() - begin) / 1e9
+    print("first touch", found, flush=True)
+    return found
+
+
+@contextmanager
+def tmpfs(folder: Path) -> Iterator[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=90g", "tmpfs", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@contextmanager
+def huge_pages(mode: str) -> Iterator[None]:
+    before = HUGE_PAGES.read_text().partition("[")[2].partition("]")[0]
+    HUGE_PAGES.write_text(mode)
+    try:
+        yield
+    finally:
+        HUGE_PAGES.write_text(before)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--cuda-plugin", type=Path, required=True)
+    parser.add_argument("--images", type=Path, default=Path("/tmp/gpusnap-comparison"))
+    parser.add_argument("--disk", type=Path, default=Path("/var/tmp"))
+    parser.add_argument("--gib", type=float, default=16.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--plugin-rounds", type=int, default=2)
+    parser.add_argument("--training-rounds", type=int, default=2)
+    parser.add_argument("--warm", type=int, default=64, help="GiB of memory touched first")
+    arguments = parser.parse_args()
+    found: Figures = {"date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds")}
+    found |= {
+        "machine": machine(),
+        "gib": arguments.gib,
+        "first_touch": first_touch(arguments.warm),
+    }
+
+    def counter(folder: Path) -> Target:
+        return start_counter(arguments.gib, folder)
+
+    def training(folder: Path) -> Target:
+        started = start_training(folder, "comparison", **TRAINING)
+        await_true(lambda: started.steps() > 20, "the training is under way")
+        return started
+
+    def measure(name: str, folder: Path, start: Start, count: int, plugin_rounds: int) -> None:
+        done: list[dict[str, Figures]] = []
+        for each in rounds(Lab(folder, arguments.cuda_plugin), start, count, plugin_rounds):
+            done.append(each)
+            found[name] = done
+            found[f"{name}_ratios"] = {of: ratios(done, of) for of in ("share_us", "total_us")}
+            arguments.output.write_text(json.dumps(found, indent=2) + "\n")
+        print(name, json.dumps(found[f"{name}_ratios"], indent=1), flush=True)
+
+    plugin_rounds = arguments.plugin_rounds
+    with huge_pages("always"), tmpfs(arguments.images) as images:
+        measure("counter", images, counter, arguments.rounds, plugin_rounds)
+        measure("training", images, training, arguments.training_rounds, plugin_rounds)
+        with tempfile.TemporaryDirectory(dir=arguments.disk, prefix="gpusnap-") as disk:
+            measure("counter_on_disk", Path(disk), counter, 1, 0)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    main()
