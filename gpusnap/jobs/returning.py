@@ -1,0 +1,134 @@
+"""Brings a job back from the newest of its run's snapshots that is intact."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from gpusnap.device_map import DeviceChoice
+from gpusnap.errors import GpusnapError, IntegrityError, NotFoundError
+from gpusnap.events import Event, Phase, PhaseFinished
+from gpusnap.hookspecs import hookimpl
+from gpusnap.jobs.outputs import Length, cut_back
+from gpusnap.jobs.process import end_remains
+from gpusnap.jobs.record import Run, making_snapshot, read_run
+from gpusnap.jobs.snapshots import Taken, read_ledger, snapshot_path
+from gpusnap.plugins import Plugins
+from gpusnap.recovery import recover
+from gpusnap.repository import Snapshot, open_snapshot
+from gpusnap.restore import RestoredTarget, RestoreOptions, plan_restore, run_restore
+from gpusnap.target import identity, is_zombie
+
+_DAMAGED = (IntegrityError, NotFoundError)
+_REAPED_WITHIN_S = 5.0
+_LOOK_S = 0.05
+
+
+class Listener(Protocol):
+    """Hears how a return goes."""
+
+    def cleared(self) -> None:
+        """Hear that nothing is left of the job."""
+
+    def passed_over(self, taken: Taken, error: GpusnapError) -> None:
+        """Hear of a snapshot that is damaged, of which the next older one takes the place."""
+
+    def cutting(self, lengths: tuple[Length, ...]) -> None:
+        """Hear of files that are about to be cut, where they have grown."""
+
+
+def bring_back(
+    folder: Path, plugins: Plugins, devices: DeviceChoice, listener: Listener
+) -> RestoredTarget | None:
+    """Restore the newest snapshot of a run that is intact, and end what is left of the job first.
+
+    Args:
+        folder: The run's.
+        plugins: The plugins to use.
+        devices: On which devices.
+        listener: Hears how it goes, in the same thread.
+
+    Returns:
+        The job, which runs; None where the run has no intact snapshot.
+
+    Raises:
+        GpusnapError: An intact snapshot could not be restored.
+    """
+    run = read_run(folder)
+    with making_snapshot(folder):
+        end_remains(folder, ())
+        listener.cleared()
+        for taken, snapshot in _candidates(run, folder, listener):
+            end_remains(folder, snapshot.manifest.target.processes)
+            recover(snapshot.manifest.target.root.pid, plugins=plugins)
+            returning = _Return(folder, taken, listener)
+            plugins.register(returning, f"return-{run.name}")
+            try:
+                return _restore(run, snapshot, devices, plugins)
+            except _DAMAGED as error:
+                listener.passed_over(taken, error)
+            finally:
+                plugins.unregister(returning)
+    return None
+
+
+def _candidates(run: Run, folder: Path, listener: Listener) -> Iterator[tuple[Taken, Snapshot]]:
+    for taken in reversed(read_ledger(folder).taken):
+        path = snapshot_path(run, taken)
+        if path.exists():  # else it was begun and never completed
+            try:
+                snapshot = open_snapshot(path)
+            except _DAMAGED as error:
+                listener.passed_over(taken, error)
+                continue
+            yield taken, snapshot
+
+
+class _Return:
+    """Cuts the job's files once a snapshot was checked and before CRIU compares them."""
+
+    def __init__(self, folder: Path, taken: Taken, listener: Listener) -> None:
+        self._folder = folder
+        self._taken = taken
+        self._listener = listener
+
+    @hookimpl
+    def gpusnap_event(self, event: Event) -> None:
+        """Cut them."""
+        if isinstance(event, PhaseFinished) and event.phase is Phase.COMPARE:
+            self._listener.cutting(self._taken.lengths)
+            cut_back(self._folder, self._taken.lengths)
+
+
+def _restore(
+    run: Run, snapshot: Snapshot, devices: DeviceChoice, plugins: Plugins
+) -> RestoredTarget:
+    asked = run.options
+    options = RestoreOptions(
+        backend=asked.backend,
+        timeout_us=asked.timeout_us,
+        thp=asked.thp,
+        devices=devices,
+        force=frozenset(asked.force),
+    )
+    if _pids_are_taken(snapshot, options, plugins):
+        options = msgspec.structs.replace(options, new_pids=True)
+    return run_restore(snapshot.path, options=options, plugins=plugins)
+
+
+def _pids_are_taken(snapshot: Snapshot, options: RestoreOptions, plugins: Plugins) -> bool:
+    """Whether others have the job's PIDs, as on another machine: it then gets its own."""
+    deadline = time.monotonic() + _REAPED_WITHIN_S
+    while True:
+        plan = plan_restore(snapshot.path, options=options, plugins=plugins)
+        pids = [each.pid for each in plan.findings if each.code == "pid-taken" and each.pid]
+        # What is left of the job itself are zombies, which init reaps soon, and others may not
+        if not pids or time.monotonic() > deadline or any(map(_lives, pids)):
+            return bool(pids)
+        time.sleep(_LOOK_S)
+
+
+def _lives(pid: int) -> bool:
+    return identity(pid) is not None and not is_zombie(pid)
