@@ -8,6 +8,7 @@ from gpusnap.errors import NoBackendError
 from gpusnap.hookspecs import Progress, States, hookimpl
 from gpusnap.types import (
     BackendInfo,
+    BulkImage,
     Capability,
     Claim,
     Compatibility,
@@ -28,6 +29,7 @@ from gpusnap.types import (
 )
 from gpusnap_amd.criu_plugin import plugin_options
 from gpusnap_amd.devices import driver_version, list_devices
+from gpusnap_amd.images_pages import page_files
 from gpusnap_amd.images_rules import describe_images, verify_images
 from gpusnap_amd.libraries import Libraries, complete
 from gpusnap_amd.mapping import compatible
@@ -197,6 +199,11 @@ class AmdBackend:
     def gpusnap_describe_images(self, directory: str) -> tuple[SavedBuffers, ...]:
         """Count the buffers in the images of CRIU's amdgpu plugin."""
         return describe_images(Path(directory))
+
+    @hookimpl
+    def gpusnap_bulk_images(self, directory: str) -> tuple[BulkImage, ...]:
+        """Name the page files of CRIU's amdgpu plugin."""
+        return page_files(Path(directory))
 
     @hookimpl
     def gpusnap_diagnose(self, target: Target, pids: tuple[int, ...]) -> tuple[Finding, ...]:

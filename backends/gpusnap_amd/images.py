@@ -29,6 +29,16 @@ _DOMAINS = 0x2 | 0x4
 """AMDGPU_GEM_DOMAIN_GTT and _VRAM: what the plugin writes back of a render node's buffers."""
 
 
+def pages_name(id_: int, gpu: int) -> str:
+    """The page file of the buffers that an open KFD has on a GPU."""
+    return f"amdgpu-pages-{id_}-{gpu:04x}.img"
+
+
+def drm_pages_name(id_: int, minor: int, index: int) -> str:
+    """The page file of a buffer of a render node."""
+    return f"amdgpu-drm-pages-{id_}-{minor}-{index:04x}.img"
+
+
 class Kind(StrEnum):
     """Where a buffer of KFD lies."""
 

@@ -11,7 +11,15 @@ from pathlib import Path
 
 from gpusnap.errors import IntegrityError
 from gpusnap.types import Finding, SavedBuffers, Severity
-from gpusnap_amd.images import Images, Kfd, Kind, RenderNode, read_images
+from gpusnap_amd.images import (
+    Images,
+    Kfd,
+    Kind,
+    RenderNode,
+    drm_pages_name,
+    pages_name,
+    read_images,
+)
 
 _MOST = 100
 """Findings of one dump; the next ones would say the same."""
@@ -67,7 +75,7 @@ def _pages_faults(
 ) -> Iterator[str]:
     held = pages.get((id_, gpu), 0)
     if held != wanted:
-        name = f"amdgpu-pages-{id_}-{gpu:04x}.img"
+        name = pages_name(id_, gpu)
         what = f"holds {held} bytes" if (id_, gpu) in pages else "is missing"
         yield f"{name} {what}, the buffers of GPU {gpu:#x} have {wanted}"
 
@@ -81,7 +89,7 @@ def _render_faults(node: RenderNode, images: Images) -> Iterator[str]:
     for index, buffer in enumerate(node.buffers):
         held = images.drm_pages.get((node.id, node.minor, index))
         if held != buffer.size and (buffer.paged or held is not None):
-            pages = f"amdgpu-drm-pages-{node.id}-{node.minor}-{index:04x}.img"
+            pages = drm_pages_name(node.id, node.minor, index)
             what = "is missing" if held is None else f"holds {held} bytes"
             yield f"{pages} {what}, its buffer has {buffer.size}"
 
@@ -89,11 +97,11 @@ def _render_faults(node: RenderNode, images: Images) -> Iterator[str]:
 def _strays(images: Images) -> Iterator[str]:
     known = {(kfd.id, gpu.id) for kfd in images.kfd for gpu in kfd.gpus}
     for id_, gpu in sorted(images.pages.keys() - known):
-        yield f"amdgpu-pages-{id_}-{gpu:04x}.img belongs to no GPU of a KFD image"
+        yield f"{pages_name(id_, gpu)} belongs to no GPU of a KFD image"
     buffers = {(node.id, node.minor): len(node.buffers) for node in images.render_nodes}
     for id_, minor, index in sorted(images.drm_pages):
         if index >= buffers.get((id_, minor), 0):
-            pages = f"amdgpu-drm-pages-{id_}-{minor}-{index:04x}.img"
+            pages = drm_pages_name(id_, minor, index)
             yield f"{pages} belongs to no buffer of a render node"
 
 

@@ -27,6 +27,29 @@ size_t gpusnap_nonzero_pages(const uint8_t *data, size_t length, size_t page,
 size_t gpusnap_held_pages(const uint64_t *words, size_t count, size_t page,
                           struct gpusnap_run *runs, size_t room);
 
+struct gpusnap_piece {
+    uint64_t address;
+    uint64_t length;
+    int32_t pid;
+    uint32_t crc;
+    int32_t whole;
+};
+
+size_t gpusnap_read_pieces(int implementation, struct gpusnap_piece *pieces, size_t count,
+                           size_t page, uint8_t *data);
+
+struct gpusnap_extent {
+    uint64_t position;
+    uint64_t length;
+    uint64_t address;
+    int32_t pid;
+    uint32_t crc;
+};
+
+size_t gpusnap_put_extents(int implementation, int32_t descriptor,
+                           const struct gpusnap_extent *extents, size_t count, size_t page,
+                           uint8_t *buffer);
+
 struct gpusnap_call {
     int64_t number;
     uint64_t arguments[3];

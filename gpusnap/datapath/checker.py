@@ -12,7 +12,7 @@ from gpusnap.datapath.records import HEADER, FormatError, check_footer, encode_h
 from gpusnap.datapath.saved import Located, Saved
 from gpusnap.datapath.subset import Subset
 from gpusnap.hookspecs import Progress
-from gpusnap.native import crc32
+from gpusnap.native import Extent, crc32
 
 MISMATCH = "it does not match its checksum"
 MOST = 100
@@ -74,13 +74,14 @@ class _Findings:
         return tuple(sorted(self._damages, key=lambda each: (each.pack, each.position or 0)))
 
 
-def check_packs(
+def check_packs(  # noqa: PLR0913 - one call, most by name
     saved: Saved,
     packs: Collection[int],
     *,
     workers: int,
     progress: Progress,
     subset: Subset | None = None,
+    placed: bool = True,
 ) -> Checked:
     """Read packs, chunk by chunk, and compare them with the index.
 
@@ -90,6 +91,8 @@ def check_packs(
         workers: Threads.
         progress: Called with bytes of packs done and in all.
         subset: Which of the chunks; None for all. Headers and footers are always read.
+        placed: Also chunks of the saved memory, and not only those that are of none: what
+            is written back is compared then.
 
     Returns:
         What is damaged, all of it and not only the first.
@@ -108,17 +111,20 @@ def check_packs(
             found.add(Damage(pack=number, words=f"cannot be read: {error.strerror or error}"))
             continue
         readable.add(number)
-    wanted = [each for each in saved.located() if each.pack in readable]
+    wanted = [
+        each for each in saved.located() if each.pack in readable and (placed or not each.places)
+    ]
     chosen = subset.choose(wanted) if subset else wanted
     done = sum(_frame_length(saved, number) for number in readable)
-    total = sum(each.chunk.extent for each in chosen)
+    total = sum(map(_worth, chosen))
     use_chunks(
         saved,
         chosen,
         _check_chunk,
+        worth=_worth,
+        extent_of=_extent_of,
         workers=workers,
         progress=lambda count, _total: progress(done + count, done + total),
-        total=total,
         refuse=found.refuse,
     )
     return Checked(bytes=done + total, damages=found.sorted(), more=found.more)
@@ -149,7 +155,15 @@ def _check_frame(saved: Saved, number: int) -> None:
     check_footer(bytes(footer), pack)
 
 
-def _check_chunk(located: Located, extent: memoryview) -> int:
+def _worth(located: Located) -> int:
+    return located.chunk.extent
+
+
+def _extent_of(located: Located) -> Extent:
+    chunk = located.chunk
+    return Extent(chunk.position, chunk.extent, 0, 0, chunk.stored_crc)
+
+
+def _check_chunk(located: Located, extent: memoryview) -> None:
     if crc32(extent) != located.chunk.stored_crc:
         raise FormatError(MISMATCH)
-    return located.chunk.extent

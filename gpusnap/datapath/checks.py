@@ -13,7 +13,7 @@ from gpusnap.datapath.records import (
     Place,
     footer_spans,
 )
-from gpusnap.datapath.spans import PAGE, span_fault
+from gpusnap.datapath.spans import PAGE, span_fault, whole_pages
 
 _CODECS = frozenset(Codec)
 
@@ -25,7 +25,7 @@ def index_fault(index: Index, tables: Sequence[Sequence[Chunk]]) -> str | None:
         index: As decoded.
         tables: For each pack its chunks.
     """
-    if fault := span_fault(index.spans):
+    if fault := span_fault(index.spans, index.images):
         return fault
     for pack, chunks in zip(index.packs, tables, strict=True):
         faults = map(_chunk_fault, chunks)
@@ -82,4 +82,5 @@ def _exists(place: Place, index: Index, tables: Sequence[Sequence[Chunk]]) -> bo
     table = tables[place.pack]
     if place.chunk >= len(table):
         return False
-    return place.offset + table[place.chunk].length <= index.spans[place.span].length
+    end = place.offset + table[place.chunk].length
+    return end <= whole_pages(index.spans[place.span].length)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import lz4.block
 
-from gpusnap.datapath.records import Codec, FormatError, whole_pages
+from gpusnap.datapath.records import Codec, FormatError
+from gpusnap.datapath.spans import whole_pages
 from gpusnap.native import join_planes, split_planes
 
 if sys.version_info >= (3, 14):

@@ -214,11 +214,19 @@ def write_all(descriptor: int, parts: Sequence["memoryview | bytes"], position: 
     total = sum(len(part) for part in parts)
     done = os.pwritev(descriptor, parts, position)
     # A disk that fills up and a signal both end a write early; only the next call tells which.
-    rest = memoryview(b"".join(parts)[done:] if done < total else b"")
-    while rest:
-        count = os.pwrite(descriptor, rest, position + done)
-        rest, done = rest[count:], done + count
+    while done < total:
+        done += os.pwritev(descriptor, _behind(parts, done), position + done)
     return total
+
+
+def _behind(parts: Sequence["memoryview | bytes"], done: int) -> list["memoryview | bytes"]:
+    """What is left of parts, uncopied: where O_DIRECT took them, it takes the rest."""
+    rest: list[memoryview | bytes] = []
+    for part in parts:
+        if done < len(part):
+            rest.append(memoryview(part)[done:])
+        done = max(0, done - len(part))
+    return rest
 
 
 def read_exactly(descriptor: int, buffer: memoryview, position: int) -> None:

@@ -1,20 +1,21 @@
-"""From packs back into the memory of processes."""
+"""From packs back into the memory of processes, and into image files."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from gpusnap.datapath.checker import MISMATCH
 from gpusnap.datapath.codecs import decode
-from gpusnap.datapath.reading import use_chunks
-from gpusnap.datapath.records import Chunk, FormatError
+from gpusnap.datapath.images import ImageSink
+from gpusnap.datapath.reading import ExtentOf, never, use_chunks
+from gpusnap.datapath.records import Codec, FormatError
 from gpusnap.datapath.saved import Located, Saved
-from gpusnap.datapath.spans import Span
+from gpusnap.datapath.spans import Image, Span
 from gpusnap.errors import TargetError
 from gpusnap.hookspecs import Progress
-from gpusnap.native import crc32, nonzero_pages, read_process, write_process
+from gpusnap.native import Extent, crc32, nonzero_pages, read_process, write_process
 
 Pids: TypeAlias = Callable[[int], int]
 """Tells by a PID of the snapshot which process here is meant."""
@@ -22,6 +23,37 @@ Pids: TypeAlias = Callable[[int], int]
 
 def _same(pid: int) -> int:
     return pid
+
+
+class Sink(Protocol):
+    """Takes the bytes of spans to where they belong; several threads use it at once."""
+
+    def write(self, span: Span, offset: int, data: memoryview) -> None:
+        """Write what was saved of a span at an offset, where all is zero so far."""
+
+
+class ProcessSink:
+    """Processes whose memory is empty."""
+
+    def __init__(self, pids: Pids, *, verify: bool) -> None:
+        self._pids = pids
+        self._verify = verify
+
+    def write(self, span: Span, offset: int, data: memoryview) -> None:
+        """Write into the process, and read it back if that is wanted."""
+        pid, address = self._pids(span.pid), span.start + offset
+        # Where runs were joined zeros lie between them: those pages stay untouched.
+        for begin, length in nonzero_pages(data):
+            write_process(pid, address + begin, data[begin : begin + length])
+        if self._verify:
+            _read_back(pid, address, data)
+
+
+def _read_back(pid: int, address: int, data: memoryview) -> None:
+    buffer = memoryview(bytearray(len(data)))
+    if read_process(pid, address, buffer) != crc32(data):
+        text = f"Memory of process {pid} at {address:#x} is not what was written into it"
+        raise TargetError(text, cure="Nothing else may change the process meanwhile")
 
 
 class Filler:
@@ -42,17 +74,31 @@ class Filler:
         self._workers = workers or len(os.sched_getaffinity(0))
         self._saved = Saved(folder)
         self._saved.require_packs()
-        self._wanted = [each for each in self._saved.located() if each.places]
+        self._wanted = self._located(of_image=False)
+
+    def _located(self, *, of_image: bool) -> list[Located]:
+        """The chunks of which images, or processes, have some, with these places alone."""
+        spans = self._saved.spans
+        found = (
+            (each, tuple(place for place in each.places if spans[place.span].of_image is of_image))
+            for each in self._saved.located()
+        )
+        return [each._replace(places=places) for each, places in found if places]
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """The memory that was saved, in the order in which it was given."""
-        return self._saved.spans
+        """The memory of processes that was saved, in the order in which it was given."""
+        return tuple(span for span in self._saved.spans if not span.of_image)
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """The image files that were saved."""
+        return self._saved.images
 
     @property
     def raw_bytes(self) -> int:
         """Bytes that will be written into the processes."""
-        return sum(each.chunk.length * len(each.places) for each in self._wanted)
+        return sum(map(_worth, self._wanted))
 
     def fill(self, progress: Progress, *, verify: bool = False, pids: Pids = _same) -> None:
         """Write all that was saved into processes whose memory is empty.
@@ -69,34 +115,57 @@ class Filler:
             IntegrityError: A pack is damaged; names it and the chunk.
             TargetError: A process ended, or cannot be written to.
         """
+        extent_of = never if verify else partial(self._extent_of, pids=pids)
+        self._use(self._wanted, ProcessSink(pids, verify=verify), extent_of, progress)
+
+    def write_images(self, folder: Path, progress: Progress) -> None:
+        """Make the image files again, byte for byte what they were.
+
+        A chunk is written only after its content was found to be what was saved. After an
+        exception the files are there in part only.
+
+        Args:
+            folder: Has no files of these names.
+            progress: Called with bytes done and in all.
+
+        Raises:
+            IntegrityError: A pack is damaged; names it and the chunk.
+            GpusnapError: The disk refused.
+        """
+        wanted = self._located(of_image=True)
+        self._use(wanted, ImageSink(folder, self.images), never, progress)
+
+    def _extent_of(self, located: Located, *, pids: Pids) -> Extent | None:
+        """What C can do: a chunk that is stored as it was and belongs to one place."""
+        chunk = located.chunk
+        if chunk.codec != Codec.RAW or len(located.places) != 1:
+            return None
+        (place,) = located.places
+        span = self._saved.spans[place.span]
+        address = span.start + place.offset
+        return Extent(chunk.position, chunk.length, address, pids(span.pid), chunk.crc)
+
+    def _use(
+        self, wanted: Sequence[Located], sink: Sink, extent_of: ExtentOf, progress: Progress
+    ) -> None:
         use_chunks(
             self._saved,
-            self._wanted,
-            partial(self._put, verify=verify, pids=pids),
+            wanted,
+            partial(self._put, sink=sink),
+            worth=_worth,
+            extent_of=extent_of,
             workers=self._workers,
             progress=progress,
-            total=self.raw_bytes,
         )
 
-    def _put(self, located: Located, extent: memoryview, *, verify: bool, pids: Pids) -> int:
+    def _put(self, located: Located, extent: memoryview, *, sink: Sink) -> None:
         chunk = located.chunk
         data = decode(chunk.codec, extent[: chunk.stored], chunk.length)
         if crc32(data) != chunk.crc:
             raise FormatError(MISMATCH)
         for place in located.places:
-            span = self.spans[place.span]
-            address = span.start + place.offset
-            pid = pids(span.pid)
-            # Where runs were joined zeros lie between them: those pages stay untouched.
-            for begin, length in nonzero_pages(data):
-                write_process(pid, address + begin, data[begin : begin + length])
-            if verify:
-                _read_back(pid, address, chunk)
-        return chunk.length * len(located.places)
+            sink.write(self._saved.spans[place.span], place.offset, data)
 
 
-def _read_back(pid: int, address: int, chunk: Chunk) -> None:
-    buffer = memoryview(bytearray(chunk.length))
-    if read_process(pid, address, buffer) != chunk.crc:
-        text = f"Memory of process {pid} at {address:#x} is not what was written into it"
-        raise TargetError(text, cure="Nothing else may change the process meanwhile")
+def _worth(located: Located) -> int:
+    return located.chunk.length * len(located.places)

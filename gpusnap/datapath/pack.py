@@ -1,14 +1,15 @@
 """Where bytes go: packs, each written by one thread."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gpusnap.datapath import records
 from gpusnap.datapath.codecs import Encoded
+from gpusnap.datapath.direct import Staging, set_direct
 from gpusnap.datapath.files import create, storage, write_all
 from gpusnap.datapath.identities import Home
-from gpusnap.datapath.records import NO_IDENTITY, Chunk, Origin, Pack, seal_of
+from gpusnap.datapath.records import CHUNK, HEADER, NO_IDENTITY, Chunk, Origin, Pack, seal_of
 from gpusnap.datapath.source import Data
 from gpusnap.datapath.spans import PAGE, Span
 from gpusnap.native import crc32
@@ -20,6 +21,14 @@ _MOST_PARTS = 512
 """Below the kernel's limit of 1,024 parts in one write."""
 
 
+_STAGED = HEADER + _BATCH + CHUNK
+"""Most bytes of one write: the chunk with which it becomes due may be one of the longest."""
+
+
+def _never() -> bool:
+    return False
+
+
 class PackWriter:
     """Writes one pack, which gets its number and its file with its first chunk.
 
@@ -27,15 +36,20 @@ class PackWriter:
         number: Of the pack, -1 before.
     """
 
-    def __init__(self, folder: Path, numbers: Iterator[int]) -> None:
+    def __init__(
+        self, folder: Path, numbers: Iterator[int], direct: Callable[[], bool] = _never
+    ) -> None:
         """Write into a folder.
 
         Args:
             folder: For packs.
             numbers: Gives every writer of the folder another number, without gaps.
+            direct: Asked before each write whether it is to go past the page cache.
         """
         self.number = -1
         self._numbers = numbers
+        self._direct = direct
+        self._staging: Staging | None = None
         self._path = folder
         self._id = records.new_pack_id()
         self._descriptor: int | None = None
@@ -91,16 +105,29 @@ class PackWriter:
         if self._descriptor is None or not self._parts:
             return
         with storage("write", self._path):
-            write_all(self._descriptor, self._parts, self._position)
+            if self._staging is None and self._direct():
+                set_direct(self._descriptor, on=True)
+                self._staging = Staging(_STAGED)
+            parts = self._staging.align(self._parts) if self._staging else self._parts
+            write_all(self._descriptor, parts, self._position)
         self._position += self._waiting
         self._parts.clear()
         self._waiting = 0
+
+    def _end_direct(self, descriptor: int) -> None:
+        """Go through the page cache from now on: a footer is not made of whole pages."""
+        self._direct = _never
+        if self._staging is not None:
+            self._staging = None
+            with storage("write", self._path):
+                set_direct(descriptor, on=False)
 
     def seal(self, spans: Sequence[Span]) -> Pack | None:
         """Write the footer and make all of it durable; None where no chunk was added."""
         if self._descriptor is None:
             return None
         self.flush()
+        self._end_direct(self._descriptor)
         table = bytes(self._records)
         footer = records.encode_footer(self._id, self._position, spans, table, self._origins)
         self._add(footer)

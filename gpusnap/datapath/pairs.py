@@ -14,7 +14,7 @@ from gpusnap.datapath.crew import Crew
 from gpusnap.datapath.files import OpenPack, damage, damaged, read_exactly
 from gpusnap.datapath.records import NO_IDENTITY, Chunk, FormatError
 from gpusnap.datapath.saved import Located, Saved
-from gpusnap.datapath.spans import PAGE
+from gpusnap.datapath.spans import PAGE, Span
 from gpusnap.hookspecs import Progress
 from gpusnap.native import crc32
 
@@ -24,12 +24,29 @@ _WINDOW = 8 << 20
 _START = attrgetter("start")
 
 
-class Range(NamedTuple):
-    """Some memory of a process."""
+class Room(NamedTuple):
+    """Where positions count: the memory of a process, or the image file of that name."""
 
     pid: int
+    image: str
+
+
+class Range(NamedTuple):
+    """Some bytes from one position to another."""
+
+    room: Room
     start: int
     end: int
+
+    @property
+    def length(self) -> int:
+        """How many bytes."""
+        return self.end - self.start
+
+
+def room_of(saved: Saved, span: Span) -> Room:
+    """Where a span is; images of one name are one file, whatever their numbers are."""
+    return Room(0, saved.images[span.pid].name) if span.of_image else Room(span.pid, "")
 
 
 class _Piece(NamedTuple):
@@ -41,22 +58,24 @@ class _Piece(NamedTuple):
 
 
 class _Pieces:
-    """What is stored of a memory, by process and address."""
+    """What is stored, by where it was."""
 
     def __init__(self, saved: Saved) -> None:
-        self._pieces: defaultdict[int, list[_Piece]] = defaultdict(list)
+        self._pieces: defaultdict[Room, list[_Piece]] = defaultdict(list)
+        rooms = [room_of(saved, span) for span in saved.spans]
         for located in saved.located():
             for place in located.places:
                 span = saved.spans[place.span]
                 start = span.start + place.offset
-                piece = _Piece(start, start + located.chunk.length, located)
-                self._pieces[span.pid].append(piece)
+                # The part of a file may end within a page.
+                end = min(start + located.chunk.length, span.end)
+                self._pieces[rooms[place.span]].append(_Piece(start, end, located))
         for pieces in self._pieces.values():
             pieces.sort(key=_START)
 
     def within(self, where: Range) -> Sequence[_Piece]:
         """By rising addresses; the first and the last may reach out."""
-        found = self._pieces.get(where.pid, [])
+        found = self._pieces.get(where.room, [])
         first = bisect_right(found, where.start, key=_START)
         if first > 0 and found[first - 1].end > where.start:
             first -= 1
@@ -129,7 +148,7 @@ class _Comparing:
             start = max(where.start, number * _WINDOW)
             end = min(where.end, (number + 1) * _WINDOW)
             if start < end:
-                yield Range(where.pid, start, end)
+                yield Range(where.room, start, end)
 
     def work(self, _number: int) -> None:
         """Compare one window after another."""
@@ -180,8 +199,10 @@ def _changed_pages(a: bytes, b: bytes) -> int:
     if a == b:
         return 0
     # Compares in place: of two slices both would be copied.
-    pages = range(0, len(a), PAGE)
-    return PAGE * sum(not a.startswith(b[at : at + PAGE], at) for at in pages)
+    pages = (b[at : at + PAGE] for at in range(0, len(b), PAGE))
+    return sum(
+        len(page) for number, page in enumerate(pages) if not a.startswith(page, number * PAGE)
+    )
 
 
 def changed_bytes(

@@ -3,37 +3,71 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from gpusnap.datapath.buffers import Buffer
 from gpusnap.datapath.crew import Crew
 from gpusnap.datapath.files import OpenPack, damaged, read_exactly
-from gpusnap.datapath.records import FormatError
+from gpusnap.datapath.records import CHUNK, FormatError
 from gpusnap.datapath.saved import Located, Saved
 from gpusnap.hookspecs import Progress
+from gpusnap.native import Extent, put_extents
 
 _BATCH = 1 << 20
 """Bytes of a pack that are read at once: they are still in the cache when they are used."""
 
-Use: TypeAlias = Callable[[Located, memoryview], int]
-"""Takes a chunk and its extent in the pack; gives the bytes that are done with it for progress.
+_ROOM = _BATCH + CHUNK
+"""Bytes of a buffer: the chunk that fills a batch may be one of the longest.
 
-Raises FormatError where the two do not fit.
+A buffer begins on a page. Where large objects of Python begin, 16 bytes behind the beginning of
+one, the kernel's copies take two to three times as long (measured on AMD Zen 3).
 """
+
+_RUN = 8 << 20
+"""Bytes of a pack that C takes at once: so few calls that threads rarely wait for each other."""
+
+Use: TypeAlias = Callable[[Located, memoryview], None]
+"""Takes a chunk and its extent in the pack. Raises FormatError where the two do not fit."""
+
+Worth: TypeAlias = Callable[[Located], int]
+"""Tells what a chunk counts in progress, in bytes."""
+
+ExtentOf: TypeAlias = Callable[[Located], Extent | None]
+"""Tells what C can do with a chunk; None where only ``use`` will do."""
 
 Refuse: TypeAlias = Callable[[Located, str], None]
 """Told of a chunk that cannot be used and why, in half a sentence; may raise to end all."""
 
-_Batch: TypeAlias = Sequence[Located]
-"""Chunks that follow each other in a pack."""
+
+def never(_located: Located) -> None:
+    """C does nothing."""
 
 
-def _cut(located: Sequence[Located]) -> Iterator[_Batch]:
+class _Batch(NamedTuple):
+    """Chunks that follow each other in a pack, with what C can do with them, if anything."""
+
+    chunks: Sequence[Located]
+    extents: Sequence[Extent]
+
+
+def _cut(located: Sequence[Located], extent_of: ExtentOf) -> Iterator[_Batch]:
     begin, length = 0, 0
-    for end, one in enumerate(located, 1):
+    extents: list[Extent] = []
+    for end, one in enumerate(located):
+        extent = extent_of(one)
+        most = _BATCH if extent is None else _RUN
+        if end > begin and (
+            length >= most
+            or (extent is None) is bool(extents)
+            or not _adjacent(located[end - 1], one)
+        ):
+            yield _Batch(located[begin:end], extents)
+            begin, length, extents = end, 0, []
         length += one.chunk.extent
-        if length >= _BATCH or end == len(located) or not _adjacent(one, located[end]):
-            yield located[begin:end]
-            begin, length = end, 0
+        if extent is not None:
+            extents.append(extent)
+    if begin < len(located):
+        yield _Batch(located[begin:], extents)
 
 
 def _adjacent(one: Located, after: Located) -> bool:
@@ -44,64 +78,85 @@ def _adjacent(one: Located, after: Located) -> bool:
 class _Reading:
     """What the threads share."""
 
-    def __init__(self, saved: Saved, located: Sequence[Located], use: Use, refuse: Refuse) -> None:
+    def __init__(
+        self, saved: Saved, batches: Iterator[_Batch], use: Use, worth: Worth, refuse: Refuse
+    ) -> None:
         self.crew = Crew()
         self._saved = saved
-        self._batches = _cut(located)
+        self._batches = batches
         self._use = use
+        self._worth = worth
         self._refuse = refuse
         self._lock = threading.Lock()
         self._done: dict[int, int] = {}
 
     def done(self) -> int:
-        """What the uses gave, added up."""
+        """What the chunks that were used are worth."""
         return sum(tuple(self._done.values()))
 
     def work(self, number: int) -> None:
         """Read and use one batch after another."""
-        buffer = memoryview(bytearray())
+        buffer = memoryview(Buffer(_ROOM).memory)
         self._done[number] = 0
         with closing(OpenPack(self._saved.path)) as packs:
             while (batch := self._take()) is not None:
-                file = packs.open(batch[0].pack)
-                length = _length(batch)
-                if length > len(buffer):
-                    buffer = memoryview(bytearray(length))
-                self._use_batch(batch, file, buffer[:length], number)
+                file = packs.open(batch.chunks[0].pack)
+                if batch.extents:
+                    self._put_batch(batch, file, buffer, number)
+                else:
+                    self._use_batch(batch.chunks, file, buffer, number)
 
     def _take(self) -> _Batch | None:
         with self._lock:
             return next(self._batches, None)
 
-    def _use_batch(self, batch: _Batch, file: int, buffer: memoryview, number: int) -> None:
-        self.crew.check()
-        try:
-            read_exactly(file, buffer, batch[0].chunk.position)
-        except OSError as error:
-            if len(batch) == 1:
-                self._refuse(batch[0], f"it cannot be read: {error.strerror or error}")
-                return
-            # One by one, to tell which of them the disk does not give back.
-            for one in batch:
-                self._use_batch([one], file, buffer[: one.chunk.extent], number)
-            return
-        self._use_all(batch, buffer, number)
+    def _put_batch(self, batch: _Batch, file: int, buffer: memoryview, number: int) -> None:
+        """Have C do it; where it stops at a chunk, find out step by step why."""
+        begin, end = 0, len(batch.chunks)
+        while begin < end:
+            self.crew.check()
+            stop = begin + put_extents(file, batch.extents[begin:], buffer)
+            self._done[number] += sum(map(self._worth, batch.chunks[begin:stop]))
+            if stop < end:
+                self._use_batch(batch.chunks[stop : stop + 1], file, buffer, number)
+            begin = stop + 1
 
-    def _use_all(self, batch: _Batch, buffer: memoryview, number: int) -> None:
+    def _use_batch(
+        self, chunks: Sequence[Located], file: int, buffer: memoryview, number: int
+    ) -> None:
+        self.crew.check()
+        with buffer[: _length(chunks)] as extents:
+            try:
+                read_exactly(file, extents, chunks[0].chunk.position)
+            except OSError as error:
+                refused = error
+            else:
+                self._use_all(chunks, extents, number)
+                return
+        if len(chunks) == 1:
+            self._refuse(chunks[0], f"it cannot be read: {refused.strerror or refused}")
+            return
+        # One by one, to tell which of them the disk does not give back.
+        for one in chunks:
+            self._use_batch([one], file, buffer, number)
+
+    def _use_all(self, chunks: Sequence[Located], extents: memoryview, number: int) -> None:
         at = 0
-        for located in batch:
+        for located in chunks:
             self.crew.check()
             end = at + located.chunk.extent
             try:
-                self._done[number] += self._use(located, buffer[at:end])
+                self._use(located, extents[at:end])
             except FormatError as error:
                 self._refuse(located, str(error))
+            else:
+                self._done[number] += self._worth(located)
             at = end
 
 
-def _length(batch: _Batch) -> int:
-    last = batch[-1].chunk
-    return last.position + last.extent - batch[0].chunk.position
+def _length(chunks: Sequence[Located]) -> int:
+    last = chunks[-1].chunk
+    return last.position + last.extent - chunks[0].chunk.position
 
 
 def use_chunks(  # noqa: PLR0913 - one call, most by name
@@ -109,9 +164,10 @@ def use_chunks(  # noqa: PLR0913 - one call, most by name
     located: Sequence[Located],
     use: Use,
     *,
+    worth: Worth,
+    extent_of: ExtentOf = never,
     workers: int,
     progress: Progress,
-    total: int,
     refuse: Refuse | None = None,
 ) -> None:
     """Read chunks, pack by pack from front to back, and have each used by some thread.
@@ -119,10 +175,11 @@ def use_chunks(  # noqa: PLR0913 - one call, most by name
     Args:
         saved: What they are of.
         located: The chunks, by pack and rising position.
-        use: What is done with a chunk.
+        use: What is done with a chunk that C cannot do, or that it stopped at.
+        worth: What a chunk counts.
+        extent_of: What C can do, which must come to the same; nothing by default.
         workers: Threads.
-        progress: Called with what the uses gave, added up, and ``total``.
-        total: What they will give in all.
+        progress: Called with what the chunks done are worth, and all of them.
         refuse: What is done about a chunk that cannot be used; by default the first ends all.
 
     Raises:
@@ -132,6 +189,7 @@ def use_chunks(  # noqa: PLR0913 - one call, most by name
     def fail(one: Located, why: str) -> None:
         raise damaged(saved.path(one.pack), f"is damaged in {saved.describe(one)}: {why}")
 
-    reading = _Reading(saved, located, use, refuse or fail)
+    reading = _Reading(saved, _cut(located, extent_of), use, worth, refuse or fail)
     reading.crew.start(workers, reading.work)
+    total = sum(map(worth, located))
     reading.crew.watch(progress, total, reading.done, lambda: reading.crew.ended)

@@ -8,17 +8,18 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpusnap.datapath.spans import PAGE, Kind, Span
+from gpusnap.datapath.spans import MOST_SPANS, PAGE, Image, Kind, Span, whole_pages
 from gpusnap.native import crc32, crc32_combine
 
 VERSION = 1
-"""Version of packs and index that this code writes."""
+"""Version of packs, and of an index that tells of no images."""
+
+WITH_IMAGES = 2
+"""Version of an index that tells of images, the newest that this code reads."""
 
 INDEX = "index"
 INDEX_LIMIT = 1 << 30
 """Bytes of the longest index that is read: enough for 10 TiB of memory in whole chunks."""
-MOST_SPANS = 1 << 20
-"""More ranges than any target has: a footer that tells of more is not worth the memory."""
 
 HEADER = PAGE
 """Bytes of a pack in front of its first chunk."""
@@ -36,12 +37,14 @@ _PLACE = struct.Struct("<QIII")
 _FOOTER = struct.Struct("<8sIIQQ16s")
 _INDEX_HEADER = struct.Struct("<8sIIIIQ")
 _PACK_ENTRY = struct.Struct("<16sQII")
+_COUNT = struct.Struct("<I")
+_IMAGE = struct.Struct("<QB")
 
 CHUNK_RECORD = _CHUNK.size
 NO_IDENTITY = bytes(32)
 """Stands for an identity that was not computed."""
 
-_KINDS = {Kind.DEVICE: 1, Kind.HOST: 2}
+_KINDS = {Kind.DEVICE: 1, Kind.HOST: 2, Kind.IMAGE: 3}
 _KIND_OF = {number: kind for kind, number in _KINDS.items()}
 
 
@@ -151,16 +154,13 @@ class Index(msgspec.Struct, frozen=True):
         spans: The memory, in the order in which it was given.
         packs: By their numbers.
         places: Where each piece of the memory is, by rising span and offset.
+        images: The image files that spans are of, by their numbers.
     """
 
     spans: tuple[Span, ...]
     packs: tuple[Pack, ...]
     places: tuple[Place, ...]
-
-
-def whole_pages(length: int) -> int:
-    """The length rounded up to whole pages."""
-    return (length + PAGE - 1) // PAGE * PAGE
+    images: tuple[Image, ...] = ()
 
 
 def pack_name(number: int) -> str:
@@ -249,13 +249,21 @@ def _encode_span(span: Span) -> bytes:
 def encode_index(index: Index) -> bytes:
     """The file of that name."""
     counts = len(index.spans), len(index.packs), len(index.places)
+    version = WITH_IMAGES if index.images else VERSION
     return _sealed(
-        _INDEX_HEADER.pack(_INDEX, VERSION, PAGE, *counts)
+        _INDEX_HEADER.pack(_INDEX, version, PAGE, *counts)
+        + (_encode_images(index.images) if index.images else b"")
         + b"".join(map(_encode_span, index.spans))
         + b"".join(map(_encode_pack, index.packs))
         + b"".join(pack.records for pack in index.packs)
         + b"".join(_PLACE.pack(*place) for place in index.places)
     )
+
+
+def _encode_images(images: Sequence[Image]) -> bytes:
+    names = ((image.length, image.name.encode()) for image in images)
+    table = (_IMAGE.pack(length, len(name)) + name for length, name in names)
+    return _COUNT.pack(len(images)) + b"".join(table)
 
 
 def _encode_pack(pack: Pack) -> bytes:
@@ -296,16 +304,27 @@ def decode_index(data: bytes) -> Index:
     cursor = _Cursor(data[: -_CRC.size])
     header = _INDEX_HEADER.unpack(cursor.take(_INDEX_HEADER.size))
     _magic, version, page, spans, packs, places = header
-    if version > VERSION:
+    if version > WITH_IMAGES:
         raise NewerError(f"it is of version {version}")
-    if version != VERSION or page != PAGE:
+    if version < VERSION or page != PAGE:
         raise FormatError("its header is not one that was ever written")
+    images = tuple(_decode_images(cursor)) if version == WITH_IMAGES else ()
     found = tuple(_decode_spans(cursor.take(spans * _SPAN.size)))
     entries = cursor.take(packs * _PACK_ENTRY.size)
     decoded = tuple(_decode_packs(entries, cursor))
     table = cursor.take(places * _PLACE.size)
     cursor.finish()
-    return Index(found, decoded, tuple(map(Place._make, _PLACE.iter_unpack(table))))
+    return Index(found, decoded, tuple(map(Place._make, _PLACE.iter_unpack(table))), images)
+
+
+def _decode_images(cursor: _Cursor) -> Iterator[Image]:
+    (count,) = _COUNT.unpack(cursor.take(_COUNT.size))
+    for _ in range(count):
+        length, size = _IMAGE.unpack(cursor.take(_IMAGE.size))
+        try:
+            yield Image(str(cursor.take(size), "utf-8"), length)
+        except UnicodeDecodeError as error:
+            raise FormatError("the name of an image is no text") from error
 
 
 def _decode_spans(data: memoryview) -> Iterable[Span]:

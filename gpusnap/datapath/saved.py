@@ -16,7 +16,7 @@ from gpusnap.datapath.records import (
     decode_index,
     pack_name,
 )
-from gpusnap.datapath.spans import Span
+from gpusnap.datapath.spans import Image, Span
 
 
 class Located(NamedTuple):
@@ -36,6 +36,7 @@ class Saved:
     Attributes:
         folder: With packs and index.
         spans: The memory that was saved, in the order in which it was given.
+        images: The image files that were saved as memory is, by their numbers.
         packs: By their numbers.
         places: Where each piece of the memory is.
         tables: For each pack its chunks.
@@ -56,6 +57,7 @@ class Saved:
             if fault := index_fault(index, self.tables):
                 raise FormatError(fault)
         self.spans: tuple[Span, ...] = index.spans
+        self.images: tuple[Image, ...] = index.images
         self.packs: tuple[Pack, ...] = index.packs
         self.places: tuple[Place, ...] = index.places
 
@@ -94,4 +96,7 @@ class Saved:
             return f"{text} (of an earlier snapshot)"
         place = located.places[0]
         span = self.spans[place.span]
-        return f"{text} (process {span.pid}, {span.start + place.offset:#x})"
+        start = span.start + place.offset
+        if span.of_image:
+            return f"{text} ({self.images[span.pid].name}, byte {start})"
+        return f"{text} (process {span.pid}, {start:#x})"

@@ -1,4 +1,4 @@
-"""From the memory of processes into packs."""
+"""From the memory of processes, and from image files, into packs."""
 
 import itertools
 import os
@@ -13,15 +13,16 @@ from gpusnap.datapath.backlog import Backlog
 from gpusnap.datapath.buffers import Buffers, default_budget
 from gpusnap.datapath.codecs import Compression, Encoder
 from gpusnap.datapath.crew import Crew
-from gpusnap.datapath.disk import durable_cost
+from gpusnap.datapath.disk import Disk, try_disk
 from gpusnap.datapath.files import create, make_folder, storage, sync_folder, write_all
 from gpusnap.datapath.identities import Identities, Parent, Stored
+from gpusnap.datapath.images import ImageFile, MixedSource, image_spans
 from gpusnap.datapath.joining import join
 from gpusnap.datapath.pace import Pace
 from gpusnap.datapath.pack import PackWriter
 from gpusnap.datapath.records import Index, Pack
 from gpusnap.datapath.source import Data, Windows
-from gpusnap.datapath.spans import Span, span_fault
+from gpusnap.datapath.spans import Image, Span, span_fault
 from gpusnap.datapath.store import Store
 from gpusnap.datapath.tally import summarize
 from gpusnap.datapath.worker import Worker
@@ -67,13 +68,15 @@ class Saver:
         packs: All packs of the folder by their numbers, once :meth:`finish` has returned.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - most by name
         self,
         folder: Path,
         saving: Saving,
         parent: Parent | None = None,
         pids: Callable[[int], int] | None = None,
-        disk: float | None = None,
+        disk: Disk | None = None,
+        *,
+        runs_on: bool = True,
     ) -> None:
         """Make the folder.
 
@@ -82,7 +85,9 @@ class Saver:
             saving: How.
             parent: Memory saved earlier, on the same file system, for an incremental saving.
             pids: Tells by what PID a process goes in the folder; None for the one it has here.
-            disk: What :func:`durable_cost` says of the folder's disk; None to try it here.
+            disk: What :func:`try_disk` says of the folder's disk; None to try it here.
+            runs_on: Whether the target runs on once its memory is copied. Else nothing is gained
+                by a copy that is ready early, and it is written as it is made.
 
         Raises:
             GpusnapError: It cannot be made.
@@ -101,32 +106,40 @@ class Saver:
         buffers = Buffers(saving.budget or default_budget(), self._workers)
         self._backlog = Backlog(self._crew, buffers)
         self._windows: Windows | None = None
+        self._images: tuple[Image, ...] = ()
         self._numbers = itertools.count()
         self._own: dict[int, Pack] = {}
         self._kept: list[tuple[Data, Stored]] = []
         self._read = 0
-        self._pace = Pace(durable_cost(folder) if disk is None else disk, self._workers)
+        self._disk = try_disk(folder, 0) if disk is None else disk
+        self._runs_on = runs_on
+        self._pace = Pace(self._disk.cost, self._workers)
 
-    def copy(self, spans: Sequence[Span], progress: Progress) -> None:
-        """Copy memory out of processes that stand still.
+    def copy(
+        self, spans: Sequence[Span], progress: Progress, files: Sequence[ImageFile] = ()
+    ) -> None:
+        """Copy memory out of processes that stand still, and what is in image files behind it.
 
-        Once it returns, nothing more is needed of the processes. What waits in buffers is being
-        encoded and written while the caller goes on.
+        Once it returns, nothing more is needed of the processes and the files. What waits in
+        buffers is being encoded and written while the caller goes on.
 
         Args:
             spans: Private anonymous memory, made of whole pages, without overlap.
             progress: Called with bytes done, holes and zeros included, and bytes in all.
+            files: Image files, each of another name.
 
         Raises:
-            UsageError: The spans cannot be.
+            UsageError: The spans or files cannot be.
             TargetError: A process ended, or its memory cannot be read.
             GpusnapError: The disk refused.
         """
         if self._windows is not None:
             raise RuntimeError("copy() was called before")
-        if fault := span_fault(spans):
+        self._images = tuple(file.image for file in files)
+        spans = (*spans, *image_spans(files))
+        if fault := span_fault(spans, self._images):
             raise UsageError(f"Memory cannot be saved: {fault}")
-        self._windows = windows = Windows(tuple(spans))
+        self._windows = windows = Windows(spans, MixedSource(files))
         count = min(self._workers, windows.count)
         self._backlog.begin(count)
         self._crew.start(count, lambda _number: self._work(windows))
@@ -164,10 +177,11 @@ class Saver:
             progress=lambda done, of: progress(backlog.written + done, backlog.copied + of),
             checkers=self._workers if check_parent else 0,
         )
-        self._write_index(Index(spans, joined.packs, joined.places))
+        self._write_index(Index(spans, joined.packs, joined.places, self._images))
         self.packs = joined.packs
         identities = self._identities is not None
-        return summarize(self._read, own, self._kept, joined, identities=identities)
+        images = sum(image.length for image in self._images)
+        return summarize(self._read, own, self._kept, joined, identities=identities, images=images)
 
     def abort(self) -> None:
         """Stop; may be called at any time, also more than once."""
@@ -179,7 +193,9 @@ class Saver:
         if pids is None:
             return windows.spans
         renamed = msgspec.structs.replace
-        return tuple(renamed(span, pid=pids(span.pid)) for span in windows.spans)
+        return tuple(
+            span if span.of_image else renamed(span, pid=pids(span.pid)) for span in windows.spans
+        )
 
     def _write_index(self, index: Index) -> None:
         path = self._folder / records.INDEX
@@ -199,10 +215,14 @@ class Saver:
                 os.close(descriptor)
             sync_folder(self._folder)
 
+    def _direct(self) -> bool:
+        """Whether to write past the page cache: not while that lets a target run on sooner."""
+        return self._disk.direct and (not self._runs_on or self._backlog.all_copied)
+
     def _work(self, windows: Windows) -> None:
-        with closing(PackWriter(self._folder, self._numbers)) as writer:
+        with closing(PackWriter(self._folder, self._numbers, self._direct)) as writer:
             store = Store(writer, Encoder(self._compression), self._identities)
-            worker = Worker(windows, self._backlog, store, self._pace)
+            worker = Worker(windows, self._backlog, store, self._pace, at_once=not self._runs_on)
             worker.run()
             pack = writer.seal(self._named(windows))
         with self._crew.changed:

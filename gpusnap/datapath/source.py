@@ -1,14 +1,15 @@
-"""Where bytes come from: the memory of processes, cut into pieces."""
+"""Where bytes come from: the memory of processes, or something else, cut into pieces."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from gpusnap.datapath.records import CHUNK
 from gpusnap.datapath.spans import Span
-from gpusnap.native import crc32, nonzero_pages, populated_runs, read_process
+from gpusnap.native import Copied, Part, crc32, populated_runs, read_parts
 
 WINDOW = 16 << 20
 """Bytes of a span whose page table is looked at in one go."""
@@ -38,11 +39,49 @@ class Data(msgspec.Struct, frozen=True, gc=False):
     crc: int
 
 
-class Windows:
-    """Hands out parts of spans to threads, spans of high priority first."""
+class Wanted(NamedTuple):
+    """A part of a span: an offset in it, and bytes."""
 
-    def __init__(self, spans: tuple[Span, ...]) -> None:
+    span: Span
+    offset: int
+    length: int
+
+
+class Source(Protocol):
+    """Gives the bytes of spans, whatever they lie in; several threads use it at once."""
+
+    def populated(self, span: Span, offset: int, length: int) -> list[tuple[int, int]]:
+        """Whole pages of a part of a span outside of which all is zero: offsets and lengths."""
+
+    def read(self, wanted: Sequence[Wanted], buffer: memoryview) -> list[Copied]:
+        """Fill a buffer with whole pages, one part behind the other; what came of each."""
+
+
+class ProcessMemory:
+    """The memory of processes that stand still."""
+
+    def populated(self, span: Span, offset: int, length: int) -> list[tuple[int, int]]:
+        """What the page table tells of."""
+        runs = populated_runs(span.pid, span.start + offset, length)
+        return [(address - span.start, size) for address, size in runs]
+
+    def read(self, wanted: Sequence[Wanted], buffer: memoryview) -> list[Copied]:
+        """Copy out of the processes."""
+        parts = [Part(span.pid, span.start + offset, length) for span, offset, length in wanted]
+        return read_parts(parts, buffer)
+
+
+class Windows:
+    """Hands out parts of spans to threads, spans of high priority first.
+
+    Attributes:
+        spans: By their numbers.
+        source: Gives their bytes.
+    """
+
+    def __init__(self, spans: tuple[Span, ...], source: Source) -> None:
         self.spans = spans
+        self.source = source
         self._windows = self._all()
         self._lock = threading.Lock()
 
@@ -95,9 +134,9 @@ class Pieces:
 
     def _populated(self, window: Piece) -> Iterator[Piece]:
         span = self._windows.spans[window.span]
-        runs = populated_runs(span.pid, span.start + window.offset, window.length)
-        for address, length in runs:
-            yield from _cut(window.span, address - span.start, length)
+        runs = self._windows.source.populated(span, window.offset, window.length)
+        for offset, length in runs:
+            yield from _cut(window.span, offset, length)
 
 
 def _cut(span: int, offset: int, length: int) -> Iterator[Piece]:
@@ -109,20 +148,26 @@ def _cut(span: int, offset: int, length: int) -> Iterator[Piece]:
         offset = stop
 
 
-def copy_piece(span: Span, piece: Piece, buffer: memoryview, at: int) -> list[Data]:
-    """Copy a piece out of its process into a buffer; what of it is not zero."""
-    view = buffer[at : at + piece.length]
-    crc = read_process(span.pid, span.start + piece.offset, view)
-    return [
-        Data(
-            piece.span,
-            piece.offset + begin,
-            at + begin,
-            length,
-            crc if length == piece.length else crc32(view[begin : begin + length]),
+def copy_pieces(windows: Windows, pieces: Sequence[Piece], buffer: memoryview) -> list[Data]:
+    """Copy pieces into a buffer, one behind the other; what of them is not zero."""
+    wanted = [Wanted(windows.spans[each.span], each.offset, each.length) for each in pieces]
+    found: list[Data] = []
+    at = 0
+    for piece, copied in zip(pieces, windows.source.read(wanted, buffer), strict=True):
+        found += (
+            Data(
+                piece.span,
+                piece.offset + begin,
+                at + begin,
+                length,
+                copied.crc
+                if length == piece.length
+                else crc32(buffer[at + begin : at + begin + length]),
+            )
+            for begin, length in _joined(copied.runs)
         )
-        for begin, length in _joined(nonzero_pages(view))
-    ]
+        at += piece.length
+    return found
 
 
 def _joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:

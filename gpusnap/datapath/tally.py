@@ -9,8 +9,14 @@ from gpusnap.datapath.records import Codec, Pack
 from gpusnap.types import CodecUse, SavedMemory
 
 
-def summarize(
-    read: int, packs: Iterable[Pack], kept: Kept, joined: Joined, *, identities: bool
+def summarize(  # noqa: PLR0913 - one call, most by name
+    read: int,
+    packs: Iterable[Pack],
+    kept: Kept,
+    joined: Joined,
+    *,
+    identities: bool,
+    images: int,
 ) -> SavedMemory:
     """Add up what was saved.
 
@@ -20,6 +26,7 @@ def summarize(
         kept: Where each piece of memory is.
         joined: What came of them and the parent.
         identities: Whether the chunks have some.
+        images: Bytes of the image files that are part of it.
     """
     uses = _uses(packs)
     reused, duplicates = _shared(kept)
@@ -32,6 +39,7 @@ def summarize(
         duplicates=duplicates,
         linked=joined.linked,
         identities=identities,
+        images=images,
     )
 
 

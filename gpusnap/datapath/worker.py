@@ -3,7 +3,8 @@
 It does what is most urgent: it copies out of the target as long as there is a buffer, and
 otherwise encodes and writes what was copied. So the target waits for a codec or the disk only
 where its memory exceeds the budget. Bytes that no codec makes smaller are written at once where
-that is what releases the target first.
+that is what releases the target first; all of them, where it does not run on anyway: a buffer that
+is used again costs less than a new one, and the disk has work from the start.
 """
 
 import time
@@ -12,7 +13,7 @@ from gpusnap.datapath.backlog import Backlog, Filled
 from gpusnap.datapath.buffers import Buffer
 from gpusnap.datapath.pace import Pace
 from gpusnap.datapath.records import Codec
-from gpusnap.datapath.source import Data, Pieces, Windows, copy_piece
+from gpusnap.datapath.source import Piece, Pieces, Windows, copy_pieces
 from gpusnap.datapath.store import Store
 
 
@@ -23,12 +24,15 @@ class Worker:
         read: Bytes that it copied, zeros included.
     """
 
-    def __init__(self, windows: Windows, backlog: Backlog, store: Store, pace: Pace) -> None:
-        self._spans = windows.spans
+    def __init__(
+        self, windows: Windows, backlog: Backlog, store: Store, pace: Pace, *, at_once: bool
+    ) -> None:
+        self._windows = windows
         self._pieces = Pieces(windows)
         self._backlog = backlog
         self._store = store
         self._pace = pace
+        self._at_once = at_once
         self.read = 0
 
     def run(self) -> None:
@@ -49,7 +53,8 @@ class Worker:
     def _serve(self, buffer: Buffer) -> None:
         filled = self._fill(buffer)
         self._backlog.count(filled, self._pieces.take_passed())
-        if self._codec(filled) is Codec.RAW and self._pace.favours_writing:
+        fast = self._codec(filled) is Codec.RAW and self._pace.favours_writing
+        if fast or self._at_once:
             self._write(filled)
         else:
             self._backlog.add(filled)
@@ -58,12 +63,13 @@ class Worker:
         view = memoryview(buffer.memory)
         begin = time.perf_counter()
         used = 0
-        data: list[Data] = []
+        pieces: list[Piece] = []
         while (piece := self._pieces.peek()) and used + piece.length <= len(view):
-            self._backlog.check()
-            data += copy_piece(self._spans[piece.span], piece, view, used)
+            pieces.append(piece)
             used += piece.length
             self._pieces.skip()
+        self._backlog.check()
+        data = copy_pieces(self._windows, pieces, view[:used])
         self.read += used
         rate = self._pace.used if buffer.used else self._pace.fresh
         rate.note(time.perf_counter() - begin, used)

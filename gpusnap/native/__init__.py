@@ -7,16 +7,21 @@ on with the interpreter's lock released.
 """
 
 from gpusnap.native.checksum import crc32, crc32_combine, implementations
+from gpusnap.native.extents import Extent, put_extents
 from gpusnap.native.fault import MemoryFault
 from gpusnap.native.injection import call_inside, same_file, share, vdso_of
 from gpusnap.native.memory import read_process, write_process
 from gpusnap.native.pagemap import guard_page_among, populated_runs
 from gpusnap.native.pages import nonzero_pages
+from gpusnap.native.pieces import Copied, Part, read_parts
 from gpusnap.native.planes import join_planes, split_planes
 from gpusnap.native.sharing import shared_runs
 
 __all__ = [
+    "Copied",
+    "Extent",
     "MemoryFault",
+    "Part",
     "call_inside",
     "crc32",
     "crc32_combine",
@@ -25,6 +30,8 @@ __all__ = [
     "join_planes",
     "nonzero_pages",
     "populated_runs",
+    "put_extents",
+    "read_parts",
     "read_process",
     "same_file",
     "share",

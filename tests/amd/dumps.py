@@ -84,6 +84,7 @@ def render(id_: int, buffers: Iterable[bytes], gpu_id: int = GPU, minor: int = 1
 def write(folder: Path, files: dict[str, bytes]) -> Path:
     folder.mkdir(exist_ok=True)
     for name, data in files.items():
+        (folder / name).unlink(missing_ok=True)  # writing over a file may wait for the disk
         (folder / name).write_bytes(data)
     return folder
 

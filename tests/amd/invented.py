@@ -43,6 +43,7 @@ class Machine:
     def write(self, path: str, content: str | bytes) -> Path:
         file = self.sysfs / path
         file.parent.mkdir(parents=True, exist_ok=True)
+        file.unlink(missing_ok=True)  # writing over a file may wait for the disk
         file.write_bytes(content.encode() if isinstance(content, str) else content)
         return file
 

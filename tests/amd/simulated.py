@@ -65,6 +65,8 @@ class KfdMachine:
         self.folder = folder
         self.state = folder / "kfd"
         self.state.mkdir()
+        self._temporary = folder / "temporary"
+        self._temporary.mkdir()
         self.library = built / "libsimkfd.so"
         self._program = built / "program"
         self._files = Machine(folder)
@@ -116,6 +118,7 @@ class KfdMachine:
             "GPUSNAP_CRIU": str(self._criu),
             "GPUSNAP_REPO": str(self.folder / "repository"),
             "GPUSNAP_STATE_DIR": str(self.folder / "state"),
+            "TMPDIR": str(self._temporary),
         }
 
     def inside(self, command: list[str]) -> list[str]:
@@ -133,6 +136,11 @@ class KfdMachine:
             timeout=90,
             check=False,
         )
+
+    @property
+    def leftovers(self) -> list[str]:
+        """What lies in the folder for temporary files."""
+        return os.listdir(self._temporary)
 
     def start_program(self, *, mapped: bool = True) -> "KfdProgram":
         """Start a program with state in the GPU, as a child of init."""

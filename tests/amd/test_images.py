@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusnap.errors import IntegrityError
-from gpusnap.types import SavedBuffers, Severity
+from gpusnap.types import BulkImage, SavedBuffers, Severity
 from gpusnap_amd import images_files
 from gpusnap_amd.images import Kind, read_images
+from gpusnap_amd.images_pages import page_files
 from gpusnap_amd.images_rules import describe_images, verify_images
 from tests.amd import dumps
 from tests.amd.dumps import GPU, GTT, VRAM, buffer, kfd, node, write
@@ -71,17 +72,42 @@ def test_buffers_are_counted_by_gpu_and_kind(tmp_path: Path) -> None:
     )
 
 
+def test_page_files_are_cut_where_buffers_begin(tmp_path: Path) -> None:
+    old = page_files(write(tmp_path / "old", dumps.old_dump()))
+    assert old == (
+        BulkImage(name="amdgpu-pages-5-1a2b.img", parts=(8, 96, 32)),
+        BulkImage(name="amdgpu-pages-5-beef.img", parts=(8,)),
+    )
+    new = page_files(write(tmp_path / "new", dumps.new_dump()))
+    assert new == (
+        BulkImage(name="amdgpu-pages-5-1a2b.img", parts=(8, 64, 64)),
+        BulkImage(name="amdgpu-drm-pages-6-128-0000.img", parts=(8, 16)),
+        BulkImage(name="amdgpu-drm-pages-6-128-0001.img", parts=(8, 24)),
+    )
+    for folder, found in ((tmp_path / "old", old), (tmp_path / "new", new)):
+        assert all((folder / each.name).stat().st_size == sum(each.parts) for each in found)
+
+
+def test_buffers_are_counted_where_page_files_lie_in_packs(tmp_path: Path) -> None:
+    write(tmp_path, dumps.new_dump())
+    before = describe_images(tmp_path)
+    for each in page_files(tmp_path):
+        (tmp_path / each.name).unlink()
+    assert describe_images(tmp_path) == before
+    assert page_files(tmp_path) == ()
+
+
 @both
 def test_cut_at_every_byte(make: Callable[[], dict[str, bytes]], tmp_path: Path) -> None:
     files = {name: data for name, data in make().items() if name.startswith("amdgpu")}
     write(tmp_path, files)
     for name, data in files.items():
         for length in range(len(data)):
-            (tmp_path / name).write_bytes(data[:length])
+            write(tmp_path, {name: data[:length]})
             assert name in complaint(tmp_path)
-        (tmp_path / name).write_bytes(data + b"\0")
+        write(tmp_path, {name: data + b"\0"})
         assert name in complaint(tmp_path)
-        (tmp_path / name).write_bytes(data)
+        write(tmp_path, {name: data})
     assert verify_images(tmp_path) == ()
 
 

@@ -5,7 +5,7 @@ The plugin is no part of Debian's CRIU; ``GPUSNAP_AMDGPU_PLUGIN`` names one for 
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -100,11 +100,17 @@ def test_kill_and_restore(machine: KfdMachine, gone: KfdProgram) -> None:
     manifest = Repository.open(machine.folder / "repository").find("saved").manifest
     assert (manifest.backend, manifest.engine.value) == ("amd", "criu-plugin")
     assert manifest.host.criu_version == find_criu().version_text
+    memory, files = manifest.memory, {file.path for file in manifest.files}
+    assert memory is not None
+    assert memory.images == 8 + sum(map(len, BUFFERS.values()))
+    assert not any("amdgpu-pages" in path for path in files)
+    assert {"regions/index", "criu/inventory.sealed"} <= files
     before = gone.steps
     run = machine.gpusnap("restore", "saved")
     assert run.returncode == 0, run.stderr
     assert machine.events == ["restore", "resume"]
     assert machine.read_memory() == BUFFERS
+    assert machine.leftovers == []
     assert gone.counts()
     assert gone.steps > before
 
@@ -133,6 +139,65 @@ def test_queues_that_do_not_start(machine: KfdMachine, gone: KfdProgram) -> None
     refused(run, "did not start the GPU queues of a restored process, though CRIU says success")
     assert machine.events == ["restore", "resume"]
     assert not gone.alive
+    assert machine.leftovers == []
+
+
+def _flip(pack: Path) -> None:
+    data = bytearray(pack.read_bytes())
+    data[4096 + 7] ^= 1
+    pack.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (_flip, "is damaged in the chunk at 4096 (amdgpu-pages-"),
+        (lambda pack: os.truncate(pack, 8192), "000.pack has 8192 bytes instead of"),
+        (Path.unlink, "000.pack is missing"),
+    ],
+    ids=["a flipped bit", "a file cut short", "a missing file"],
+)
+def test_a_damaged_pack(
+    machine: KfdMachine, gone: KfdProgram, harm: Callable[[Path], None], told: str
+) -> None:
+    pack = machine.folder / "repository/saved/regions/000.pack"
+    before = pack.read_bytes()
+    harm(pack)
+    try:
+        verified, run = machine.gpusnap("verify", "saved"), machine.gpusnap("restore", "saved")
+    finally:
+        pack.write_bytes(before)
+    refused(verified, code=12)
+    refused(run, told, code=12)
+    assert told in verified.stdout + verified.stderr
+    assert not gone.alive
+    assert machine.events == []
+    assert machine.leftovers == []
+
+
+def test_snapshots_share_what_stays_the_same(
+    machine: KfdMachine, program: KfdProgram, tmp_path: Path
+) -> None:
+    """Also behind a buffer that grew meanwhile, and that memory comes back like the rest."""
+    repository = tmp_path / "repository"
+    options = ("checkpoint", program.pid, "--incremental", "--name")
+    for name, more in (("one", ()), ("two", ("--kill",))):
+        run = machine.gpusnap(*options, name, *more, GPUSNAP_REPO=str(repository))
+        assert run.returncode == 0, run.stderr
+        first, second = BUFFERS
+        grown = {first: BUFFERS[first] + b"more" * 1024, second: BUFFERS[second]}
+        if name == "one":
+            machine.write_memory(grown)
+    memory = Repository.open(repository).find("two").manifest.memory
+    assert memory is not None
+    assert memory.reused == len(BUFFERS[second])
+    found = machine.gpusnap("diff", "one", "two", GPUSNAP_REPO=str(repository))
+    assert "amdgpu-pages-" in found.stdout, found.stderr
+    machine.free_memory()
+    run = machine.gpusnap("restore", "two", GPUSNAP_REPO=str(repository))
+    assert run.returncode == 0, run.stderr
+    assert machine.read_memory() == grown
+    assert program.counts()
 
 
 def test_a_dump_that_fails_half_way(machine: KfdMachine, program: KfdProgram) -> None:

@@ -1,12 +1,12 @@
 """Processes that exist only in a test, to be saved like others."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from gpusnap.datapath import Kind, Saver, Saving, Span
-from gpusnap.native import crc32
+from gpusnap.native import Copied, Part, crc32, nonzero_pages
 from tests.datapath.targets import silent
 
 MIB = 1 << 20
@@ -23,13 +23,18 @@ class Memory:
         self._content: Content = {}
         source = "gpusnap.datapath.source"
         monkeypatch.setattr(f"{source}.populated_runs", lambda _pid, start, n: [(start, n)])
-        monkeypatch.setattr(f"{source}.read_process", self._read)
+        monkeypatch.setattr(f"{source}.read_parts", self._read)
 
-    def _read(self, pid: int, address: int, view: memoryview) -> int:
-        for start, data in self._content[pid].items():
-            if start <= address < start + len(data):
-                view[:] = data[address - start : address - start + len(view)]
-        return crc32(view)
+    def _read(self, parts: Sequence[Part], view: memoryview) -> list[Copied]:
+        found, at = list[Copied](), 0
+        for pid, address, length in parts:
+            piece = view[at : at + length]
+            for start, data in self._content[pid].items():
+                if start <= address < start + len(data):
+                    piece[:] = data[address - start : address - start + length]
+            found.append(Copied(crc32(piece), nonzero_pages(piece)))
+            at += length
+        return found
 
     def save(self, name: str, content: Content, saving: Saving | None = None) -> Path:
         self._content = content

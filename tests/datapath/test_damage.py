@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gpusnap.datapath import Compression, Filler, Saved, Saving
 from gpusnap.datapath.records import (
     CHUNK_RECORD,
+    WITH_IMAGES,
     Chunk,
     FormatError,
     Index,
@@ -98,7 +99,7 @@ def test_packs_changed_places(copied: Path) -> None:
 def test_a_newer_version(copied: Path) -> None:
     index = copied / "index"
     data = bytearray(index.read_bytes()[:-4])
-    data[8] = 2
+    data[8] = WITH_IMAGES + 1
     index.write_bytes(bytes(data) + crc32(data).to_bytes(4, "little"))
     with pytest.raises(IncompatibleError, match="newer gpusnap") as caught:
         check(copied)

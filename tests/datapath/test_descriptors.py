@@ -62,16 +62,19 @@ def no_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+def one(_located: Located) -> int:
+    return 1
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_thread_has_one_pack_open(folder: Path, workers: int) -> None:
     saved, seen, before = Saved(folder), list[int](), descriptors()
 
-    def use(located: Located, _extent: memoryview) -> int:
+    def use(_located: Located, _extent: memoryview) -> None:
         seen.append(descriptors() - before)
-        return located.chunk.length
 
     located = saved.located()
-    use_chunks(saved, located, use, workers=workers, progress=silent, total=0)
+    use_chunks(saved, located, use, worth=one, workers=workers, progress=silent)
     assert len(seen) == len(located) >= PACKS
     assert 1 <= max(seen) <= workers
     assert descriptors() == before
@@ -100,7 +103,7 @@ def test_too_many_open_files_are_no_damage(folder: Path) -> None:
         saved.require_packs,
         lambda: check_packs(saved, numbers, workers=1, progress=silent),
         lambda: use_chunks(
-            saved, saved.located(), lambda *_: 0, workers=1, progress=silent, total=0
+            saved, saved.located(), lambda *_: None, worth=one, workers=1, progress=silent
         ),
         lambda: compare_memory(folder, folder, workers=1, progress=silent),
         lambda: Filler(folder),
@@ -125,9 +128,9 @@ def test_nor_are_they_in_a_repository(tmp_path: Path, memory: Memory) -> None:
 
 
 def test_what_a_use_is_refused_is_not_the_packs_fault(folder: Path) -> None:
-    def use(_located: Located, _extent: memoryview) -> int:
+    def use(_located: Located, _extent: memoryview) -> None:
         raise OSError(errno.EIO, "another file")
 
     saved = Saved(folder)
     with pytest.raises(OSError, match="another file"):
-        use_chunks(saved, saved.located(), use, workers=2, progress=silent, total=0)
+        use_chunks(saved, saved.located(), use, worth=one, workers=2, progress=silent)

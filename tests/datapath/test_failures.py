@@ -2,18 +2,29 @@
 
 import resource
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpusnap.datapath import Compression, Filler, Kind, Saver, Saving, Span, filler, pack, source
+from gpusnap.datapath import (
+    Compression,
+    Filler,
+    Kind,
+    Saver,
+    Saving,
+    Span,
+    filler,
+    pack,
+    reading,
+    source,
+)
 from gpusnap.datapath.buffers import Buffers
 from gpusnap.datapath.files import write_all
 from gpusnap.datapath.records import Index, decode_index, encode_index
 from gpusnap.errors import GpusnapError, IntegrityError, TargetError, UsageError
-from gpusnap.native import read_process, write_process
+from gpusnap.native import Copied, Extent, Part, put_extents, read_parts, write_process
 from tests.datapath import program
 from tests.datapath.targets import Process, save, silent
 
@@ -73,13 +84,17 @@ def test_target_killed_while_it_is_copied(
     left = [calls]
     with Process("small", "text", "huge") as process:
 
-        def read(pid: int, address: int, buffer: memoryview) -> int:
-            left[0] -= 1
-            if left[0] < 0:
-                process.kill()
-            return read_process(pid, address, buffer)
+        def read(parts: Sequence[Part], buffer: memoryview) -> list[Copied]:
+            found, at = list[Copied](), 0
+            for part in parts:
+                left[0] -= 1
+                if left[0] < 0:
+                    process.kill()
+                found += read_parts([part], buffer[at : at + part.length])
+                at += part.length
+            return found
 
-        monkeypatch.setattr(source, "read_process", read)
+        monkeypatch.setattr(source, "read_parts", read)
         saver = Saver(tmp_path / "regions", Saving(workers=workers))
         with pytest.raises(TargetError, match=f"process {process.pid} ") as caught:
             saver.copy(process.spans(), silent)
@@ -236,20 +251,29 @@ def test_wrong_order(tmp_path: Path) -> None:
 
 @BOTH
 @pytest.mark.parametrize("calls", [0, 1, 4])
+@pytest.mark.parametrize("in_c", [True, False], ids=["in-c", "in-steps"])
 def test_target_killed_while_it_is_filled(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, workers: int, calls: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, workers: int, calls: int, *, in_c: bool
 ) -> None:
     left = [calls]
     with Process("small", "text", "huge") as process:
         save(process.spans(), tmp_path / "regions", Saving())
 
-        def write(pid: int, address: int, data: memoryview) -> None:
+        def count() -> None:
             left[0] -= 1
             if left[0] < 0:
                 process.kill()
+
+        def write(pid: int, address: int, data: memoryview) -> None:
+            count()
             write_process(pid, address, data)
 
+        def put(descriptor: int, extents: Sequence[Extent], buffer: bytearray) -> int:
+            count()
+            return put_extents(descriptor, extents[:1], buffer) if in_c else 0
+
         monkeypatch.setattr(filler, "write_process", write)
+        monkeypatch.setattr(reading, "put_extents", put)
         with pytest.raises(TargetError, match=f"process {process.pid} "):
             Filler(tmp_path / "regions", workers=workers).fill(silent)
 
@@ -272,6 +296,7 @@ def test_reading_back_finds_what_was_not_written(
         save(process.spans(), tmp_path / "regions", Saving())
         process.lose()
         monkeypatch.setattr(filler, "write_process", lambda *_: None)
+        monkeypatch.setattr(reading, "put_extents", lambda _file, extents, _buffer: len(extents))
         Filler(tmp_path / "regions").fill(silent)
         with pytest.raises(TargetError, match="is not what was written"):
             Filler(tmp_path / "regions").fill(silent, verify=True)

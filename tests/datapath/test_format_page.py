@@ -11,9 +11,9 @@ import lz4.block
 import pytest
 from blake3 import blake3
 
-from gpusnap.datapath import Compression, Saving
+from gpusnap.datapath import Compression, ImageFile, Saver, Saving
 from gpusnap.datapath.records import Codec
-from tests.datapath.targets import Process, save
+from tests.datapath.targets import Process, save, silent
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -98,13 +98,28 @@ def test_packs_are_enough(tmp_path: Path) -> None:
             assert found == process.content()
 
 
-def rebuild_by_index(folder: Path) -> dict[int, bytes]:
-    """Memory by address, as the index says."""
+def image_names(data: bytes) -> tuple[list[str], int]:
+    """The table of images at the beginning, and where it ends."""
+    (count,) = struct.unpack("<I", data[:4])
+    names, at = [], 4
+    for _ in range(count):
+        length = data[at + 8]
+        names.append(data[at + 9 : at + 9 + length].decode())
+        at += 9 + length
+    return names, at
+
+
+def rebuild_by_index(folder: Path) -> dict[int | str, bytes]:
+    """Memory by address, and image files by name, as the index says."""
     data = sealed((folder / "index").read_bytes())
     magic, version, unit, spans, packs, places = struct.unpack("<8sIIIIQ", data[:32])
-    assert (magic, version, unit) == (b"GPUSINDX", 1, 4096)
+    assert (magic, unit) == (b"GPUSINDX", 4096)
+    names, more = image_names(data[32:]) if version == 2 else ([], 0)
+    assert version == 1 or names
+    data = data[:32] + data[32 + more :]
     at = 32 + 32 * spans
-    memory = [(row[0], bytearray(row[1])) for row in struct.iter_unpack("<QQqII", data[32:at])]
+    rows = list(struct.iter_unpack("<QQqII", data[32:at]))
+    memory = [(row, bytearray(-(-row[1] // 4096) * 4096)) for row in rows]
     entries = list(struct.iter_unpack("<16sQII", data[at : at + 32 * packs]))
     at += 32 * packs
     found: list[tuple[bytes, list[bytes]]] = []
@@ -116,13 +131,18 @@ def rebuild_by_index(folder: Path) -> dict[int, bytes]:
         assert records == tables(pack)[1]
         found.append((pack, records))
         at += 60 * chunks
-    rows = list(struct.iter_unpack("<QIII", data[at:]))
-    assert len(rows) == places
-    for offset, span, pack_number, chunk in rows:
+    table = list(struct.iter_unpack("<QIII", data[at:]))
+    assert len(table) == places
+    for offset, span, pack_number, chunk in table:
         pack, records = found[pack_number]
         content = read_chunk(pack, records[chunk])
         memory[span][1][offset : offset + len(content)] = content
-    return {start: bytes(content) for start, content in memory}
+    rebuilt: dict[int | str, bytes] = {}
+    for (start, length, _priority, owner, kind), held in memory:
+        where = names[owner] if kind == 3 else start
+        assert kind != 3 or start == len(rebuilt.get(where, b""))
+        rebuilt[where] = rebuilt.get(where, b"") + bytes(held[:length])
+    return rebuilt
 
 
 @pytest.mark.parametrize("incremental", [False, True])
@@ -135,6 +155,19 @@ def test_the_index_says_where_all_memory_is(tmp_path: Path, incremental: bool) -
         for folder in (first, second):
             memory = rebuild_by_index(folder)
             assert [memory[start] for start, _length in process.places] == process.content()
+
+
+def test_the_index_says_where_image_files_are(tmp_path: Path) -> None:
+    parts = [b"header--", bytes(5000), b"gpu" * (1 << 20)]
+    file = ImageFile(path=tmp_path / "pages.img", parts=tuple(map(len, parts)))
+    file.path.write_bytes(b"".join(parts))
+    with Process("text") as process:
+        saver = Saver(tmp_path / "regions", Saving())
+        saver.copy(process.spans(), silent, [file])
+        saver.finish(silent)
+        found = rebuild_by_index(tmp_path / "regions")
+        ((start, _length),) = process.places
+        assert found == {start: process.content()[0], "pages.img": b"".join(parts)}
 
 
 def test_every_codec_is_explained() -> None:

@@ -1,10 +1,7 @@
 """What decides whether a codec is worth its time."""
 
-from pathlib import Path
-
 import pytest
 
-from gpusnap.datapath import durable_cost
 from gpusnap.datapath.pace import Pace
 
 WRITE = 0.5e-9
@@ -42,12 +39,3 @@ def test_many_threads_make_a_codec_worth_it() -> None:
 def test_before_anything_was_written_the_disk_decides() -> None:
     assert Pace(10e-9, 2).pays(0.8, 1e-9)
     assert not Pace(0.0, 2).pays(0.8, 1e-9)
-
-
-def test_the_disk_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
-    assert durable_cost(tmp_path) > 0
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_where_nothing_can_be_tried_it_costs_nothing(tmp_path: Path) -> None:
-    assert durable_cost(tmp_path / "absent") == 0.0

@@ -1,9 +1,12 @@
 """The C sources by themselves: other compilers, other processors, sanitizers."""
 
+import functools
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -19,18 +22,35 @@ CHECKED = {"crc32": "portable", "memory": "memory"}
 each = pytest.mark.parametrize("driver", CHECKED)
 
 
-def build(driver: str, folder: Path, compiler: str, *options: str) -> Path:
-    """Compile a driver with all sources, or skip where there is no such compiler."""
-    if shutil.which(compiler) is None:
-        pytest.skip(f"No {compiler} here")
-    emit = ROOT / "cffi_build" / "cmake" / "emit_crc32_tables.py"
-    subprocess.run([sys.executable, emit, folder / "crc32_tables.h"], check=True)
-    program = folder / "driver"
-    includes = (f"-I{folder}", f"-I{SOURCES}")
-    sources = (ROOT / "tests" / "native" / f"{driver}_driver.c", *sorted(SOURCES.glob("*.c")))
-    language = ("-std=gnu11", "-g", *WARNINGS, *includes)
-    subprocess.run([compiler, *language, *options, *sources, "-o", program], check=True)
-    return program
+Build: TypeAlias = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """Compiles a driver, and all sources once for each compiler with its options."""
+
+    @functools.cache
+    def objects(compiler: str, *options: str) -> Path:
+        folder = tmp_path_factory.mktemp("objects")
+        emit = ROOT / "cffi_build" / "cmake" / "emit_crc32_tables.py"
+        subprocess.run([sys.executable, emit, folder / "crc32_tables.h"], check=True)
+        compile_in(folder, compiler, *options, "-c", *sorted(SOURCES.glob("*.c")))
+        return folder
+
+    def build(driver: str, compiler: str, *options: str) -> Path:
+        if shutil.which(compiler) is None:
+            pytest.skip(f"No {compiler} here")
+        folder = objects(compiler, *options)
+        source = ROOT / "tests" / "native" / f"{driver}_driver.c"
+        compile_in(folder, compiler, *options, source, *folder.glob("*.o"), "-o", driver)
+        return folder / driver
+
+    return build
+
+
+def compile_in(folder: Path, compiler: str, *arguments: str | Path) -> None:
+    language = ("-std=gnu11", "-g", *WARNINGS, f"-I{folder}", f"-I{SOURCES}")
+    subprocess.run([compiler, *language, *arguments], cwd=folder, check=True)
 
 
 def run(*command: str | Path) -> list[str]:
@@ -52,20 +72,20 @@ def require(compiler: str, folder: Path, *options: str) -> None:
 @pytest.mark.parametrize("level", ["-O0", "-O3"])
 @each
 def test_under_address_and_undefined_behaviour_sanitizers(
-    driver: str, tmp_path: Path, level: str
+    build: Build, driver: str, tmp_path: Path, level: str
 ) -> None:
     require("gcc", tmp_path, *SANITIZERS)
-    assert CHECKED[driver] in run(build(driver, tmp_path, "gcc", level, *SANITIZERS))
+    assert CHECKED[driver] in run(build(driver, "gcc", level, *SANITIZERS))
 
 
 @each
-def test_with_clang(driver: str, tmp_path: Path) -> None:
-    assert CHECKED[driver] in run(build(driver, tmp_path, "clang", "-O2"))
+def test_with_clang(build: Build, driver: str) -> None:
+    assert CHECKED[driver] in run(build(driver, "clang", "-O2"))
 
 
-def test_arm_in_emulation(tmp_path: Path) -> None:
+def test_arm_in_emulation(build: Build) -> None:
     emulator = shutil.which("qemu-aarch64")
     if emulator is None:
         pytest.skip("No qemu-aarch64 here")
-    program = build("crc32", tmp_path, "aarch64-linux-gnu-gcc", "-O2", "-static")
+    program = build("crc32", "aarch64-linux-gnu-gcc", "-O2", "-static")
     assert run(emulator, program) == ["portable", "arm"]
