@@ -6,9 +6,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 READY := .venv/.ready
+AT_ONCE ?= $(shell echo $$(($$(nproc) + 1)))
 BUILD_INPUTS := pyproject.toml $(shell find cffi_build -type f -not -path '*/__pycache__/*')
 
-.PHONY: help demo test lint faults native criu clean
+.PHONY: help demo test lint faults native criu torch clean
 .DELETE_ON_ERROR:
 
 help: ## Show this
@@ -17,8 +18,8 @@ help: ## Show this
 demo: criu ## Checkpoint a program, kill it, bring it back
 	$(BIN)/gpusnap demo
 
-test: criu lint ## All checks: lint, types, tests
-	$(BIN)/python .ci/reap $(BIN)/python -m pytest
+test: criu lint torch ## All checks: lint, types, tests
+	$(BIN)/python .ci/reap $(BIN)/python -m pytest -n $(AT_ONCE) --dist loadfile
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .
@@ -35,6 +36,9 @@ native: $(READY) ## Build the C code and the cffi modules again after a change i
 criu: $(READY)
 	@$(BIN)/python -c 'import gpusnap.criu as c; exit(c.search_criu().criu is None)' \
 		|| $(BIN)/gpusnap setup-criu
+
+torch: $(READY)
+	@bash .ci/torch $(BIN)/python
 
 $(READY): $(BUILD_INPUTS)
 	PYTHON=$(PYTHON) bash .ci/system-packages

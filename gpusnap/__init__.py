@@ -12,12 +12,18 @@ import parts of this package and must start quickly.
 """
 
 import importlib
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpusnap.checkpoint import create_checkpoint
     from gpusnap.checks import devices, preflight, processes
+    from gpusnap.inprocess.aside import step_aside
+    from gpusnap.inprocess.callbacks import after_checkpoint, after_restore, before_checkpoint
+    from gpusnap.inprocess.itself import Checkpointed, checkpoint_self
+    from gpusnap.inprocess.steps import step
+    from gpusnap.jobs.branching import Branch, Branched, branch
+    from gpusnap.jobs.preempt import Preempted, preempt
+    from gpusnap.jobs.replaying import Replayed, ReplayedRun, replay
     from gpusnap.plan import CheckpointOptions, CheckpointPlan, plan_checkpoint
     from gpusnap.recovery import Recovered, recover
     from gpusnap.repository import Repository, Snapshot
@@ -25,9 +31,15 @@ if TYPE_CHECKING:
     from gpusnap.suspension import Resumed, Suspended, resume, suspend
 
 __all__ = [
+    "Branch",
+    "Branched",
     "CheckpointOptions",
     "CheckpointPlan",
+    "Checkpointed",
+    "Preempted",
     "Recovered",
+    "Replayed",
+    "ReplayedRun",
     "Repository",
     "RestorePlan",
     "RestoredTarget",
@@ -35,25 +47,51 @@ __all__ = [
     "Snapshot",
     "Suspended",
     "__version__",
+    "after_checkpoint",
+    "after_restore",
+    "before_checkpoint",
+    "branch",
+    "checkpoint_self",
     "create_checkpoint",
     "devices",
     "plan_checkpoint",
     "plan_restore",
+    "preempt",
     "preflight",
     "processes",
     "recover",
+    "replay",
     "restore_checkpoint",
     "resume",
+    "step",
+    "step_aside",
     "suspend",
 ]
 
 __version__: str
 
-_MODULES = ("checkpoint", "checks", "plan", "recovery", "repository", "restore", "suspension")
+_MODULES = (
+    "inprocess.steps",  # those that load little come first
+    "inprocess.callbacks",
+    "inprocess.aside",
+    "inprocess.itself",
+    "checkpoint",
+    "checks",
+    "plan",
+    "recovery",
+    "repository",
+    "restore",
+    "suspension",
+    "jobs.branching",
+    "jobs.preempt",
+    "jobs.replaying",
+)
 
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415 - takes longer than all else here
+
         return version("gpusnap")
     if name in __all__:
         for module in _MODULES:

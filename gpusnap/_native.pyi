@@ -33,6 +33,25 @@ class _Library(Protocol):
     def gpusnap_held_pages(
         self, words: FFI.CData, count: int, page: int, runs: FFI.CData, room: int, /
     ) -> int: ...
+    def gpusnap_read_pieces(
+        self,
+        implementation: int,
+        pieces: FFI.CData,
+        count: int,
+        page: int,
+        data: FFI.CData,
+        /,
+    ) -> int: ...
+    def gpusnap_put_extents(
+        self,
+        implementation: int,
+        descriptor: int,
+        extents: FFI.CData,
+        count: int,
+        page: int,
+        buffer: FFI.CData,
+        /,
+    ) -> int: ...
     def gpusnap_inject(
         self, thread: int, syscall_at: int, calls: FFI.CData, count: int, timeout_ms: int, /
     ) -> int: ...

@@ -8,6 +8,7 @@ from pathlib import Path
 from gpusnap.datapath import ImageFile
 from gpusnap.errors import PluginError
 from gpusnap.plugins import Backend
+from gpusnap.repository.storage import storage
 from gpusnap.room import room
 from gpusnap.types import BulkImage, Finding, Severity
 
@@ -52,9 +53,14 @@ def _length(path: Path) -> int | None:
 
 
 def remove(files: Sequence[ImageFile]) -> None:
-    """Delete files that are in packs now."""
+    """Delete files that are in packs now.
+
+    Raises:
+        GpusnapError: The disk refused.
+    """
     for file in files:
-        file.path.unlink()
+        with storage("remove", file.path):
+            file.path.unlink()
 
 
 def check_room(needed: int) -> Iterator[Finding]:

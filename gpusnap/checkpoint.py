@@ -6,11 +6,13 @@ failure ends with the target running as before.
 """
 
 import contextlib
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 from gpusnap.arguments import check_codes, check_pid, check_timeout
+from gpusnap.bulk_images import find_bulk_images, remove
 from gpusnap.checks import (
     check_space,
     downgrade,
@@ -24,7 +26,7 @@ from gpusnap.criu import (
     inventory_plugins,
     seal,
 )
-from gpusnap.datapath import Compression, Pack, Saver, Span, durable_cost
+from gpusnap.datapath import Compression, ImageFile, Pack, Saver, Span, try_disk
 from gpusnap.ending import wait_gone
 from gpusnap.errors import (
     CriuError,
@@ -34,13 +36,14 @@ from gpusnap.errors import (
     UsageError,
     refuse,
 )
-from gpusnap.events import CriuNotified, Found, Phase
+from gpusnap.events import CriuNotified, Found, Phase, SnapshotPublished
 from gpusnap.host import read_host
+from gpusnap.inprocess.itself import Checkpointed, save_self
 from gpusnap.journal import Entry, Journal, Task
 from gpusnap.lineage import Inheritance, inheritance
 from gpusnap.links import save_links
 from gpusnap.nested import as_inside, entrance, outside_map
-from gpusnap.phases import Phases
+from gpusnap.phases import Phases, operation
 from gpusnap.pids import SAME
 from gpusnap.plan import (
     DEFAULT_LOCK_TIMEOUT_US,
@@ -52,7 +55,7 @@ from gpusnap.plan import (
     prepare,
 )
 from gpusnap.plugins import Backend, Plugins, default_plugins
-from gpusnap.regions import RegionsMovedError, device_spans, host_spans, settle
+from gpusnap.regions import RegionsMovedError, device_spans, host_spans, put_first, settle
 from gpusnap.release import SAME_DEVICES, release_devices, roll_back
 from gpusnap.repository import (
     Draft,
@@ -62,6 +65,7 @@ from gpusnap.repository import (
     Snapshot,
     check_tags,
     new_id,
+    require_intact,
     resolve_new,
     timestamp,
 )
@@ -73,6 +77,7 @@ from gpusnap.types import (
     DeviceState,
     Engine,
     Finding,
+    Operation,
     SavedMemory,
     Severity,
 )
@@ -92,20 +97,22 @@ def create_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
     timeout_us: int = DEFAULT_TIMEOUT_US,
     lock_timeout_us: int = DEFAULT_LOCK_TIMEOUT_US,
     tcp_established: bool = False,
-    compress: str = Compression.AUTO.value,
+    compress: str | bool = Compression.AUTO.value,
     parallel_workers: int | None = None,
     memory_budget: int | None = None,
     incremental: bool = False,
     parent: str | Path | None = None,
+    gpu_sync: bool = False,
     thp: bool = False,
     force: Collection[str] = (),
     tags: Collection[str] = (),
     plugins: Plugins | None = None,
-) -> Snapshot:
+) -> Snapshot | Checkpointed:
     """Save a running process tree, CPU and device state together.
 
     Args:
-        pid: Root of the process tree.
+        pid: Root of the process tree. A program's own PID saves the program itself, as
+            :func:`gpusnap.checkpoint_self` does, with the installed plugins.
         output_path: Path or name of the snapshot; None makes up a name.
         repository: Repository folder; None for the default one.
         leave_running: Whether the target runs on afterwards; False ends it once the snapshot
@@ -115,7 +122,8 @@ def create_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
         timeout_us: How long CRIU may take, in microseconds.
         lock_timeout_us: How long device work under way is waited for, in microseconds.
         tcp_established: Save established TCP connections.
-        compress: How memory is compressed: ``auto``, ``none``, ``lz4`` or ``zstd``.
+        compress: How memory is compressed: ``auto``, ``none``, ``lz4`` or ``zstd``; True is
+            ``auto``, False ``none``.
         parallel_workers: Threads that save memory; None for one a CPU.
         memory_budget: Bytes of host memory for what is not yet written; None for a share of
             what is free.
@@ -123,6 +131,9 @@ def create_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
             twice.
         parent: Path, name or unique prefix of the snapshot to build on, which makes the new one
             incremental; None takes the newest of the same program in the same repository.
+        gpu_sync: Read the snapshot back before the call returns, and compare every file with its
+            checksum, memory with the CRC-32 that was taken as it left the processes. Work of the
+            devices is waited for in any case; of PyTorch in the program itself, before all else.
         thp: Have the kernel use huge pages, on the whole machine, while device memory is moved
             into host memory; put back afterwards.
         force: Codes of error findings to override.
@@ -130,7 +141,7 @@ def create_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
         plugins: The plugins to use; the installed ones by default.
 
     Returns:
-        The published snapshot.
+        The published snapshot; of the program itself, a :class:`gpusnap.Checkpointed`.
 
     Raises:
         GpusnapError: Some step failed; the target runs on unless the text says otherwise.
@@ -148,14 +159,19 @@ def create_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
             budget=memory_budget,
             incremental=incremental or parent is not None,
         ),
-        parent=parent,
+        parent=None if parent is None else str(parent),
         thp=thp,
         force=check_codes(force),
         tags=check_tags(tags),
     )
-    return run_checkpoint(
-        check_pid(pid), output_path, repository=repository, options=options, plugins=plugins
+    if check_pid(pid) == os.getpid():
+        return save_self(options, output_path, repository=repository, gpu_sync=gpu_sync)
+    snapshot = run_checkpoint(
+        pid, output_path, repository=repository, options=options, plugins=plugins
     )
+    if gpu_sync:
+        require_intact(snapshot, lambda *_: None)
+    return snapshot
 
 
 def _engine(name: str) -> Engine:
@@ -176,6 +192,17 @@ def run_checkpoint(
 ) -> Snapshot:
     """Save a running process tree; see :func:`create_checkpoint`, here with the options struct."""
     plugins = plugins or default_plugins()
+    with operation(plugins.emit, Operation.CHECKPOINT, pid=pid):
+        return _prepare_and_run(pid, output_path, repository, options, plugins)
+
+
+def _prepare_and_run(
+    pid: int,
+    output_path: str | Path | None,
+    repository: str | Path | None,
+    options: CheckpointOptions,
+    plugins: Plugins,
+) -> Snapshot:
     phases = Phases(plugins.emit)
     with phases.step(Phase.PREFLIGHT):
         prepared = prepare(pid, options, plugins)
@@ -197,6 +224,25 @@ def _check_space(prepared: Prepared, draft: Draft, inherited: Inheritance) -> tu
     parent = inherited.memory is not None
     found = check_space(prepared.estimate_bytes(), draft.free_bytes(), where, parent=parent)
     return tuple(found)
+
+
+def _published(snapshot: Snapshot, pids: tuple[int, ...]) -> SnapshotPublished:
+    manifest = snapshot.manifest
+    memory = manifest.memory
+    inside = f"{snapshot.images.name}/"
+    images = sum(file.size for file in manifest.files if file.path.startswith(inside))
+    return SnapshotPublished(
+        path=str(snapshot.path),
+        id=manifest.id,
+        parent=manifest.parent,
+        pids=pids,
+        backend=manifest.backend,
+        read_bytes=images + (memory.raw if memory else 0),
+        bytes=snapshot.size,
+        stored_bytes=snapshot.stored_size,
+        reused_bytes=memory.reused if memory else 0,
+        devices=manifest.devices,
+    )
 
 
 class _Checkpoint:
@@ -225,12 +271,14 @@ class _Checkpoint:
         self._dumping = contextlib.ExitStack()
         self._criu_options = prepared.criu_options()
         self._spans: tuple[Span, ...] = ()
+        self._bulk: tuple[ImageFile, ...] = ()
         self._saver: Saver | None = None
         self._memory: SavedMemory | None = None
         self._packs: tuple[Pack, ...] = ()
         self._outside = SAME
         # Tried now, while the target runs.
-        self._disk = durable_cost(draft.work) if prepared.guarded else None
+        measured = prepared.guarded or prepared.packed
+        self._disk = try_disk(draft.work, prepared.estimate_bytes()) if measured else None
         self._journal = self._begin_journal()
 
     def _begin_journal(self) -> Journal:
@@ -347,6 +395,8 @@ class _Checkpoint:
             self._check_images()
             if self._prepared.needs.options.link_remap:
                 self._links = save_links(self._target, self._draft.images)
+            if self._prepared.packed:
+                self._bulk = find_bulk_images(self._prepared.backend, self._draft.images)
             self._copy_memory()
             if not self._options.leave_running:
                 self._publish()
@@ -371,15 +421,28 @@ class _Checkpoint:
     def _copy_memory(self) -> None:
         """Take the hidden memory out of the frozen target; it need not wait for the disk."""
         spans = settle(self._spans, self._target)
-        if not spans:
-            return
+        if spans:
+            options = self._options
+            box = options.mailbox
+            owner = self._outside.translate(box.pid) if box else self._target.root.pid
+            self._save(Phase.COPY, put_first(spans, owner, options.first))
+
+    def _pack_images(self) -> None:
+        """Have images with device memory saved as memory is; they need no frozen target."""
+        if self._bulk and self._saver is None:
+            self._save(Phase.PACK)
+
+    def _save(self, phase: Phase, spans: Sequence[Span] = ()) -> None:
         seal(self._draft.images)
         parent = self._inherited.memory
         inside = self._outside.inverse.translate
         saving = self._options.saving
-        self._saver = Saver(self._draft.regions, saving, parent, inside, self._disk)
-        with self._phases.step(Phase.COPY, sum(span.length for span in spans)) as progress:
-            self._saver.copy(spans, progress)
+        runs_on = self._options.leave_running
+        folder = self._draft.regions
+        self._saver = Saver(folder, saving, parent, inside, self._disk, runs_on=runs_on)
+        total = sum(span.length for span in spans) + sum(sum(file.parts) for file in self._bulk)
+        with self._phases.step(phase, total) as progress:
+            self._saver.copy(spans, progress, self._bulk)
 
     def _write_memory(self) -> None:
         if self._saver is None:
@@ -390,6 +453,7 @@ class _Checkpoint:
             self._memory = self._saver.finish(progress, check_parent=check)
         self._packs = self._saver.packs
         self._saver = None
+        remove(self._bulk)
 
     def _let_go(self) -> None:
         """Let the target run on; if its devices do not come back, save the snapshot first."""
@@ -415,12 +479,14 @@ class _Checkpoint:
             raise TargetError(msg, cure="Wait for it; the snapshot is complete")
 
     def _publish(self) -> Snapshot:
+        self._pack_images()
         self._write_memory()
         self._draft.keep_log(self._draft.work / "dump.log")
         with self._phases.step(Phase.DIGEST) as progress:
             files = self._draft.digest(progress, self._packs)
         with self._phases.step(Phase.PUBLISH):
             self._snapshot = self._draft.publish(self._manifest(files))
+        self._emit(_published(self._snapshot, self._target.pids))
         return self._snapshot
 
     def _manifest(self, files: tuple[FileDigest, ...]) -> Manifest:
@@ -446,6 +512,7 @@ class _Checkpoint:
             phases=self._phases.times,
             parent=self._parent_id(),
             tags=self._options.tags,
+            mailbox=self._options.mailbox,
             files=files,
             findings=self._prepared.findings,
         )

@@ -110,8 +110,14 @@ def _anonymous(pid: int) -> int:
     return 0
 
 
-def estimate_bytes(target: Target, claimed: Claimed) -> int:
-    """Estimate the bytes a dump will hold: anonymous memory plus device memory."""
+def estimate_bytes(target: Target, claimed: Claimed, *, packed: bool = False) -> int:
+    """Estimate the bytes a dump takes: anonymous memory plus device memory.
+
+    Args:
+        target: What is to be saved.
+        claimed: Whose devices it uses.
+        packed: Whether images of device memory are packed, and are there twice until then.
+    """
     host = 0
     for process in target.processes:
         try:
@@ -121,7 +127,8 @@ def estimate_bytes(target: Target, claimed: Claimed) -> int:
     if claimed.backend is None:
         return host
     on_devices = claimed.backend.processes()
-    return host + sum(use.memory or 0 for use in on_devices if use.pid in claimed.pids)
+    device = sum(use.memory or 0 for use in on_devices if use.pid in claimed.pids)
+    return host + device * (2 if packed else 1)
 
 
 def check_space(needed: int, free: int, where: str, *, parent: bool = False) -> Iterator[Finding]:

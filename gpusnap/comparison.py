@@ -101,11 +101,15 @@ def compare_snapshots(
         a=str(a.path),
         b=str(b.path),
         total=_total(memory),
-        memory=tuple(sorted(memory, key=lambda each: (-each.different, each.pid, each.start))),
+        memory=tuple(sorted(memory, key=_most_first)),
         processes=tuple(_processes(a.manifest, b.manifest)),
         fields=tuple(_fields(a.manifest, b.manifest)),
         images=tuple(_images(a.manifest, b.manifest)),
     )
+
+
+def _most_first(change: MemoryChange) -> tuple[int, int, str, int]:
+    return -change.different, change.pid or 0, change.image or "", change.start
 
 
 def _total(memory: tuple[MemoryChange, ...]) -> MemoryTotal:

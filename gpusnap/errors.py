@@ -135,6 +135,20 @@ class DeviceError(TargetError):
         self.state = state
 
 
+class CallbackError(TargetError):
+    """A function that the program registered raised, or did not end within its time.
+
+    Attributes:
+        callback: The name of the function.
+    """
+
+    def __init__(
+        self, text: str, *, callback: str, cure: str | None = None, details: Sequence[str] = ()
+    ) -> None:
+        super().__init__(text, cure=cure, details=details)
+        self.callback = callback
+
+
 ERROR_OF_CODE: Mapping[str, type[GpusnapError]] = MappingProxyType(
     {
         "amd-kfd-version": NoBackendError,

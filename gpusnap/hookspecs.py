@@ -23,6 +23,7 @@ import pluggy
 from gpusnap.events import Event
 from gpusnap.types import (
     BackendInfo,
+    BulkImage,
     Claim,
     Compatibility,
     CriuOptions,
@@ -303,6 +304,28 @@ class PluginSpec:
         raise NotImplementedError
 
     @hookspec(firstresult=True)
+    def gpusnap_bulk_images(self, directory: str) -> tuple[BulkImage, ...]:
+        """Name the images that hold device memory, and where one buffer ends and the next begins.
+
+        They are compressed, deduplicated and stored with the memory that went past CRIU, in place
+        of the images, and are there again byte for byte when CRIU restores.
+
+        When: after a dump whose images were verified, unless all is to be left to CRIU. A backend
+        whose device memory lies in CRIU's own images, or was moved into host memory, leaves the
+        hook out.
+
+        Args:
+            directory: Folder with CRIU's images.
+
+        Returns:
+            One struct for each such file. Wrong borders within it do no harm but to deduplication.
+
+        Raises:
+            IntegrityError: An image is damaged.
+        """
+        raise NotImplementedError
+
+    @hookspec(firstresult=True)
     def gpusnap_diagnose(self, target: Target, pids: tuple[int, ...]) -> tuple[Finding, ...]:
         """Look into claimed processes with the vendor's debugger, which may stop them for seconds.
 
@@ -323,7 +346,9 @@ class PluginSpec:
         """Learn what is going on: for progress, metrics, audit, notification.
 
         When: synchronously, at every event of :mod:`gpusnap.events`. A plugin that raises is
-        reported once as a warning and does not stop the operation.
+        reported once as a warning and does not stop the operation; a GpusnapError is told in its
+        own words. Targets stand still during most events: what takes time is kept for
+        ``OperationEnded`` and ``OperationFailed``, each the last of an operation in its thread.
 
         Args:
             event: One of the frozen structs of :mod:`gpusnap.events`.

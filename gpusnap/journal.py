@@ -28,6 +28,7 @@ class Task(StrEnum):
     RESTORE = "restore"
     SUSPEND = "suspend"
     RESUME = "resume"
+    PREEMPT = "preempt"
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,10 +44,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         made: For a restore, True once ``processes`` are the very processes that CRIU made.
         resumed: For a restore, True once these run, whatever becomes of gpusnap.
         criu: CRIU's process while it works.
-        suspended: True once a suspended target is meant to stay so.
+        suspended: True once a suspended target is meant to stay so, in a preemption as long as
+            its owner lives.
+        guest: For a preemption, the process that has the devices meanwhile.
         uses: For a suspended target, the device memory it will need again.
         device_map: For a resume, onto which devices.
         path: Folder of the draft or of the snapshot.
+        unpacked: For a restore, the folder that images are unpacked into, which goes with it.
     """
 
     task: Task
@@ -60,9 +64,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     resumed: bool = False
     criu: ProcessId | None = None
     suspended: bool = False
+    guest: ProcessId | None = None
     uses: tuple[DeviceUse, ...] = ()
     device_map: DeviceMap = DeviceMap()
     path: str | None = None
+    unpacked: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what names nobody."""
@@ -73,6 +79,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     def pids(self) -> frozenset[int]:
         """PIDs of the target."""
         return frozenset(process.pid for process in self.processes)
+
+    @property
+    def stays_suspended(self) -> bool:
+        """Whether the target stays suspended when the owner is gone."""
+        return self.suspended and self.task is not Task.PREEMPT
 
 
 def state_directory() -> Path:
@@ -227,7 +238,7 @@ def _refuse_overlap(path: Path, wanted: Entry) -> None:
         path.unlink(missing_ok=True)
         path.with_suffix(".lock").unlink(missing_ok=True)
         return
-    if entry.suspended:
+    if entry.stays_suspended:
         msg = f"Process {pid} is suspended"
         raise BusyError(msg, cure=f"Run gpusnap resume {pid} first")
     msg = f"A {entry.task} of process {pid} was interrupted and waits to be recovered"

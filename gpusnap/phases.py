@@ -1,13 +1,18 @@
 """Runs the steps of an operation: timed, announced, written to the journal."""
 
 import contextlib
+import signal
 import time
+import uuid
 from collections.abc import Callable, Iterator
 
 from gpusnap.errors import GpusnapError
 from gpusnap.events import (
     Event,
     Frozen,
+    OperationEnded,
+    OperationFailed,
+    OperationStarted,
     Phase,
     PhaseFinished,
     PhaseProgress,
@@ -17,11 +22,59 @@ from gpusnap.events import (
 from gpusnap.hookspecs import Progress
 from gpusnap.journal import Journal
 from gpusnap.repository import PhaseTime
+from gpusnap.types import Operation
 
 
 def now_us() -> int:
     """A monotonic clock in microseconds."""
     return time.monotonic_ns() // 1000
+
+
+@contextlib.contextmanager
+def operation(
+    emit: Callable[[Event], None],
+    kind: Operation,
+    *,
+    pid: int | None = None,
+    snapshot: str | None = None,
+) -> Iterator[None]:
+    """Announce that an operation begins, and how it ended once the block is left.
+
+    Args:
+        emit: Tells the plugins.
+        kind: Which operation.
+        pid: The root of its target.
+        snapshot: What is to be restored.
+    """
+    identifier, begin = uuid.uuid4().hex, now_us()
+    emit(OperationStarted(id=identifier, operation=kind, pid=pid, snapshot=snapshot))
+    try:
+        yield
+    except BaseException as error:
+        known = error if isinstance(error, GpusnapError) else None
+        emit(
+            OperationFailed(
+                id=identifier,
+                operation=kind,
+                microseconds=now_us() - begin,
+                pid=pid,
+                snapshot=snapshot,
+                error=type(error).__name__,
+                code=_exit_code(error),
+                text=str(error) or type(error).__name__,
+                cure=known.cure if known else None,
+                details=known.details if known else (),
+            )
+        )
+        raise
+    emit(OperationEnded(id=identifier, operation=kind, microseconds=now_us() - begin))
+
+
+def _exit_code(error: BaseException) -> int:
+    """What the command line exits with; an interrupt may carry the number of its signal."""
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + int(getattr(error, "number", signal.SIGINT))
+    return error.exit_code if isinstance(error, GpusnapError) else GpusnapError.exit_code
 
 
 _WAY_BACK = frozenset({Phase.RESTORE, Phase.UNLOCK, Phase.ROLLBACK})

@@ -32,6 +32,7 @@ from gpusnap.findings import (
     check_privileges,
 )
 from gpusnap.lineage import Search, inheritance
+from gpusnap.mailbox import Mailbox
 from gpusnap.nested import check_engine, entering
 from gpusnap.plugins import Backend, Plugins, default_plugins
 from gpusnap.repository import (
@@ -79,6 +80,9 @@ class CheckpointOptions(msgspec.Struct, frozen=True, kw_only=True):
         force: Codes of error findings to override.
         tags: Words to list and to keep the snapshot by; see
             :func:`gpusnap.repository.check_tags`.
+        mailbox: Where a process of the target waits for an answer, if it asked for this itself.
+        first: Memory that is saved first, as addresses and lengths in bytes, of the process
+            with the mailbox, or else of the root.
     """
 
     leave_running: bool = True
@@ -92,19 +96,17 @@ class CheckpointOptions(msgspec.Struct, frozen=True, kw_only=True):
     link_remap: bool | None = None
     regions: bool = True
     saving: Saving = Saving()
-    parent: str | Path | None = None
+    parent: str | None = None
     thp: bool = False
     force: frozenset[str] = frozenset()
     tags: tuple[str, ...] = ()
+    mailbox: Mailbox | None = None
+    first: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what cannot go together."""
-        by_criu = not self.regions or self.engine is Engine.CRIU_PLUGIN
-        if self.saving.incremental and by_criu:
-            raise UsageError(
-                "Memory that CRIU saves cannot be saved incrementally",
-                cure="Leave out --no-regions and --engine criu-plugin",
-            )
+        if self.saving.incremental and not self.regions:
+            raise _not_incremental()
 
     @property
     def wishes(self) -> Wishes:
@@ -123,11 +125,18 @@ class CheckpointOptions(msgspec.Struct, frozen=True, kw_only=True):
         return Search(parent=self.parent, repository=repository, folder=folder)
 
 
+def _not_incremental() -> UsageError:
+    return UsageError(
+        "Memory that CRIU saves cannot be saved incrementally",
+        cure="Leave out --no-regions and --engine criu-plugin",
+    )
+
+
 DEFAULTS = CheckpointOptions()
 
 
 def choose_saving(
-    compress: str = Compression.AUTO.value,
+    compress: str | bool = Compression.AUTO.value,  # noqa: FBT001 - one word of several
     *,
     workers: int | None = None,
     budget: int | None = None,
@@ -136,7 +145,7 @@ def choose_saving(
     """How memory is saved, from what a caller says and defaults for the rest.
 
     Args:
-        compress: ``auto``, ``none``, ``lz4`` or ``zstd``.
+        compress: ``auto``, ``none``, ``lz4`` or ``zstd``; True is ``auto``, False ``none``.
         workers: Threads; None for one a CPU.
         budget: Bytes of host memory for what is not yet written; None for a share of the free.
         incremental: Whether what a parent has is not stored again.
@@ -144,6 +153,8 @@ def choose_saving(
     Raises:
         UsageError: No such compression.
     """
+    if isinstance(compress, bool):
+        compress = Compression.AUTO if compress else Compression.NONE
     try:
         compression = Compression(compress)
     except ValueError:
@@ -186,6 +197,8 @@ class Prepared(msgspec.Struct, frozen=True):
     needs: Needs
     guarded: bool
     """Whether CRIU can be kept from saving what gpusnap saves itself."""
+    packed: bool
+    """Whether images that hold device memory go into packs."""
 
     @property
     def backend(self) -> Backend | None:
@@ -211,7 +224,8 @@ class Prepared(msgspec.Struct, frozen=True):
 
     def estimate_bytes(self) -> int:
         """About how many bytes the snapshot will hold."""
-        return estimate_bytes(self.target, self.claimed) + self.needs.deleted_bytes
+        estimated = estimate_bytes(self.target, self.claimed, packed=self.packed)
+        return estimated + self.needs.deleted_bytes
 
     def request(
         self, images: Path, work: Path, criu_options: CriuOptions | None = None
@@ -247,7 +261,9 @@ def prepare(pid: int, options: CheckpointOptions, plugins: Plugins) -> Prepared:
         target, claimed, Operation.CHECKPOINT, criu=search.criu, wishes=options.wishes
     )
     engine = _choose_engine(options.engine, claimed.backend)
-    options = msgspec.structs.replace(options, engine=engine)  # refuses what does not go with it
+    packed = options.regions and claimed.backend is not None and claimed.backend.has_bulk_images
+    if options.saving.incremental and engine is Engine.CRIU_PLUGIN and not packed:
+        raise _not_incremental()
     findings = (*machine, *check_engine(target, engine), *found.findings)
     if options.thp and claimed.backend is not None:
         findings = (*findings, *check_switch())
@@ -264,6 +280,7 @@ def prepare(pid: int, options: CheckpointOptions, plugins: Plugins) -> Prepared:
         engine=engine,
         needs=found.needs,
         guarded=wanted and reason is None,
+        packed=packed,
     )
 
 

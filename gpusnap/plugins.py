@@ -14,6 +14,7 @@ from gpusnap.hookspecs import BackendSpec, PluginSpec, Progress, States
 from gpusnap.types import (
     BACKEND_API_VERSION,
     BackendInfo,
+    BulkImage,
     Capability,
     Claim,
     Compatibility,
@@ -162,6 +163,18 @@ class Backend:
             return ()
         return self._call("describe_images", tuple, directory=directory)
 
+    @property
+    def has_bulk_images(self) -> bool:
+        """Whether device memory may lie in images of its own, which :meth:`bulk_images` names."""
+        hook = _caller(self._manager, "gpusnap_bulk_images", self._plugin)
+        return bool(hook.get_hookimpls())
+
+    def bulk_images(self, directory: str) -> tuple[BulkImage, ...]:
+        """Name the images that hold device memory; none where the backend has no such hook."""
+        if not self.has_bulk_images:
+            return ()
+        return self._call("bulk_images", tuple, directory=directory)
+
     def diagnose(self, target: Target, pids: tuple[int, ...]) -> tuple[Finding, ...]:
         """Look into processes with the vendor's debugger.
 
@@ -288,19 +301,26 @@ class Plugins:
         return tuple(backend for backend in self.backends() if backend.probe().usable)
 
     def emit(self, event: Event) -> None:
-        """Tell every plugin; one that raises is reported once and does not stop anything."""
-        for implementation in self._manager.hook.gpusnap_event.get_hookimpls():
+        """Tell every plugin, the latest first; one that raises is reported once.
+
+        The command line registers last, so that it knows where an operation is before another
+        plugin takes its time.
+        """
+        for implementation in reversed(self._manager.hook.gpusnap_event.get_hookimpls()):
             try:
                 _caller(self._manager, "gpusnap_event", implementation.plugin)(event=event)
-            except Exception as error:  # noqa: BLE001 - a listener must never stop an operation
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - none stops an operation
                 self._silence(implementation.plugin_name, error)
 
-    def _silence(self, name: str, error: Exception) -> None:
+    def _silence(self, name: str, error: BaseException) -> None:
         if name in self._silenced:
             return
         self._silenced.add(name)
         text = f"Plugin {name} failed on an event: {type(error).__name__}: {error}"
-        finding = Finding(code="plugin-event", severity=Severity.WARNING, text=text, cure=_REPORT)
+        cure: str | None = _REPORT
+        if isinstance(error, GpusnapError):  # expected trouble, told in its own words
+            text, cure = f"Plugin {name}: {error.text}", error.cure
+        finding = Finding(code="plugin-event", severity=Severity.WARNING, text=text, cure=cure)
         self.emit(Found(finding=finding))
 
 

@@ -1,13 +1,14 @@
 """Cleans up after a gpusnap that was killed: what its journals name is put right."""
 
 import contextlib
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from gpusnap.errors import DeadlineError, GpusnapError
+from gpusnap.errors import BusyError, DeadlineError, GpusnapError
 from gpusnap.journal import Entry, Journal, Task, entries, unreadable
 from gpusnap.plugins import Plugins, default_plugins
 from gpusnap.release import kill_restored, release_devices
@@ -42,7 +43,8 @@ def recover(
 ) -> tuple[Recovered, ...]:
     """Put right what interrupted operations left: targets run on, half-restored ones are ended.
 
-    Suspended targets stay suspended. Running it twice, or with nothing to do, does no harm.
+    Suspended targets stay suspended, but for those of a preemption. Running it twice, or with
+    nothing to do, does no harm.
 
     Args:
         pid: A process of the target to look at, or None for all.
@@ -76,7 +78,7 @@ def _recover_huge_pages() -> Iterator[Recovered]:
 
 
 def _stays_suspended(entry: Entry) -> bool:
-    return entry.suspended and any(map(alive, entry.processes))
+    return entry.stays_suspended and any(map(alive, entry.processes))
 
 
 def _damaged(path: Path) -> Recovered:
@@ -92,6 +94,7 @@ def _recover(journal: Journal, timeout_us: int, plugins: Plugins) -> Recovered:
     entry = journal.entry
     pids = tuple(sorted(entry.pids))
     try:
+        _refuse_guest(entry)
         _await_leftovers(entry, timeout_us)
         put_right = _recover_restore if entry.task is Task.RESTORE else _recover_running
         outcome = put_right(entry, plugins)
@@ -101,6 +104,14 @@ def _recover(journal: Journal, timeout_us: int, plugins: Plugins) -> Recovered:
         text = error.text if isinstance(error, GpusnapError) else f"{type(error).__name__}: {error}"
         return Recovered(task=entry.task, pids=pids, outcome=text, failed=True)
     return Recovered(task=entry.task, pids=pids, outcome=outcome)
+
+
+def _refuse_guest(entry: Entry) -> None:
+    """Leave the devices to the urgent command, which may run for long and is not waited for."""
+    if entry.guest is not None and alive(entry.guest):
+        pid = entry.guest.pid
+        msg = f"process {pid}, which it was suspended for, still runs: run gpusnap recover after it"
+        raise BusyError(msg)
 
 
 def _await_leftovers(entry: Entry, timeout_us: int) -> None:
@@ -141,6 +152,8 @@ def _remove_draft(entry: Entry) -> None:
 
 
 def _recover_restore(entry: Entry, plugins: Plugins) -> str:
+    if entry.unpacked is not None:
+        shutil.rmtree(entry.unpacked, ignore_errors=True)
     if _is_whole(entry, plugins):
         return "the restore was complete; the target runs on"
     killed = kill_restored(entry)

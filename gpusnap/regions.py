@@ -3,8 +3,11 @@
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 
-from gpusnap.datapath import Kind, Span
+import msgspec
+
+from gpusnap.datapath import CHUNK, Kind, Span
 from gpusnap.errors import GpusnapError, NotFoundError
 from gpusnap.native import MemoryFault, shared_runs
 from gpusnap.target import Mapping, parts_outside, read_maps
@@ -14,6 +17,7 @@ MINIMUM_HOST = 16 << 20
 """Bytes from which a mapping of host memory is worth the way past CRIU."""
 
 _DEVICE_FIRST = 1
+_NAMED_FIRST = 2
 _PIECE = 1 << 30
 """Bytes of memory that a thread asks the kernel about at once."""
 
@@ -143,3 +147,36 @@ def _present(span: Span, maps: Sequence[Mapping]) -> Iterator[Span]:
             kind=span.kind,
             priority=span.priority,
         )
+
+
+def put_first(spans: Sequence[Span], pid: int, ranges: Sequence[tuple[int, int]]) -> list[Span]:
+    """Have some memory copied before all other.
+
+    It only changes the order. A range is widened to whole chunks of its span, so that chunks are
+    cut where they would be without it, and an incremental snapshot finds those of its parent.
+
+    Args:
+        spans: What will be copied.
+        pid: The process whose memory is meant.
+        ranges: Addresses and lengths in bytes; what is in none of the spans is passed over.
+    """
+    parts = (_split(span, ranges) if span.pid == pid else (span,) for span in spans)
+    return [*chain.from_iterable(parts)]
+
+
+def _split(span: Span, ranges: Sequence[tuple[int, int]]) -> Iterator[Span]:
+    """The parts of a span, those in the ranges with the highest priority."""
+    outside = parts_outside(span.start, span.end, sorted(_widened(span, ranges)))
+    inside = parts_outside(span.start, span.end, outside)
+    priorities = dict.fromkeys(outside, span.priority) | dict.fromkeys(inside, _NAMED_FIRST)
+    changed = msgspec.structs.replace
+    for (start, end), priority in sorted(priorities.items()):
+        yield changed(span, start=start, length=end - start, priority=priority)
+
+
+def _widened(span: Span, ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The ranges that reach into a span, from the beginning of a chunk to the end of one."""
+    for start, length in ranges:
+        begin, end = start - span.start, start - span.start + length
+        if begin < min(end, span.length) and end > 0:
+            yield span.start + begin // CHUNK * CHUNK, span.start - (-end // CHUNK) * CHUNK

@@ -1,29 +1,37 @@
 """Brings a snapshot back to life: the restore's steps in order.
 
-verify, compare, criu-restore, restore, unlock. Nothing starts before every byte was checked
-and devices, PIDs and memory were found to fit; a failure after that leaves no process behind.
+verify, compare, unpack, criu-restore, fill, restore, unlock. Nothing starts before all files were
+found to be whole and devices, PIDs and memory to fit. The memory in packs is read once, in *fill*:
+every chunk is compared with its checksum before it is written, and no task runs before all were. A
+failure leaves no process behind.
 """
 
 import contextlib
 import os
 import platform
+import shutil
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
+from gpusnap.abstract_sockets import Reservations, compare_names
 from gpusnap.arguments import check_codes, check_timeout
+from gpusnap.bulk_images import check_room
 from gpusnap.checks import downgrade
 from gpusnap.criu import (
+    AbstractName,
     Criu,
     Namespace,
+    Overlay,
     RestoreRequest,
     Session,
     equivalent_command,
     find_criu,
     guarded,
     image_pids,
+    rename_sockets,
     taken_pids,
     unsealed,
 )
@@ -47,15 +55,17 @@ from gpusnap.errors import (
     UsageError,
     refuse,
 )
-from gpusnap.events import CriuNotified, Found, Phase
+from gpusnap.events import CriuNotified, Found, Phase, SnapshotRestored
 from gpusnap.findings import check_known_codes, check_privileges
+from gpusnap.inprocess.answers import check_overrides, require_listener, restored
 from gpusnap.journal import Entry, Journal, Task
 from gpusnap.links import links_in_place
+from gpusnap.mailbox import write_answer
 from gpusnap.nested import plugin_cannot
-from gpusnap.phases import Phases
+from gpusnap.phases import Phases, operation
 from gpusnap.pids import SAME, map_of
 from gpusnap.plugins import Backend, Plugins, default_plugins
-from gpusnap.release import kill_restored, now_ticks, program_path
+from gpusnap.release import kill_restored, now_ticks, program_path, release_devices
 from gpusnap.repository import (
     PhaseTime,
     Snapshot,
@@ -63,6 +73,7 @@ from gpusnap.repository import (
     resolve,
     restore_folder,
 )
+from gpusnap.sockets import socket_folders
 from gpusnap.target import alive, identity, is_zombie, myself, read_process
 from gpusnap.thp import check_switch, huge_pages
 from gpusnap.trust import check_owner
@@ -72,6 +83,7 @@ from gpusnap.types import (
     DeviceMap,
     Engine,
     Finding,
+    Operation,
     ProcessId,
     Severity,
 )
@@ -90,7 +102,11 @@ class RestoreOptions(msgspec.Struct, frozen=True, kw_only=True):
         verify_memory: Read filled memory back and compare it.
         thp: Have the kernel use huge pages, on the whole machine, while memory is filled.
         new_pids: Restore into a PID namespace of its own, so that the PIDs need not be free.
+        workers: Threads that fill memory; None for one a CPU.
+        overlays: What is private to the processes, which then get new PIDs too.
         devices: On which devices, where the user chooses them.
+        overrides: Values for the restored program; see
+            :func:`gpusnap.inprocess.answers.check_overrides`.
         force: Codes of error findings to override.
     """
 
@@ -98,9 +114,19 @@ class RestoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout_us: int = DEFAULT_TIMEOUT_US
     verify_memory: bool = False
     new_pids: bool = False
+    workers: int | None = None
     thp: bool = False
+    overlays: tuple[Overlay, ...] = ()
     devices: DeviceChoice = NO_CHOICE
+    overrides: dict[str, str] = {}
     force: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that make no sense."""
+        if self.workers is not None and self.workers < 1:
+            raise UsageError(f"{self.workers} workers cannot fill anything")
+        if self.overlays and not self.new_pids:
+            raise UsageError("A folder can be private only to processes with new PIDs")
 
 
 _DEFAULTS = RestoreOptions()
@@ -159,6 +185,11 @@ class _Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.snapshot.manifest.claimed
 
     @property
+    def unpacker(self) -> Filler | None:
+        """What makes the images again that lie in packs, where some do."""
+        return self.filler if self.filler is not None and self.filler.images else None
+
+    @property
     def driven(self) -> Backend | None:
         """The backend whose devices gpusnap drives itself."""
         return self.backend if self.snapshot.manifest.engine is Engine.DRIVER else None
@@ -183,7 +214,10 @@ def _why(reasons: tuple[str, ...]) -> str:
 def _compare(
     snapshot: Snapshot, backend: Backend | None, options: RestoreOptions, *, wait: bool
 ) -> _Comparison:
+    require_listener(snapshot, options.overrides)
     findings = [*check_privileges(), *check_owner(snapshot.path), *_check_host(snapshot)]
+    if snapshot.manifest.memory is not None:
+        findings += check_room(snapshot.manifest.memory.images)
     if options.thp:
         findings += check_switch()
     device_map: DeviceMap | None = DeviceMap()
@@ -319,6 +353,11 @@ def plan_restore(
     check_known_codes(options.force, plugins)
     backend = _backend_of(snapshot, options, plugins)
     comparison = _compare(snapshot, backend, options, wait=False)
+    findings = downgrade(comparison.findings, options.force)
+    if all(finding.severity is not Severity.ERROR for finding in findings):
+        with Reservations() as reservations:
+            sockets = compare_names(snapshot.images, reservations, copy=options.new_pids)
+        findings += downgrade(sockets.findings, options.force)
     work = snapshot.path
     request = _request(
         snapshot,
@@ -333,7 +372,7 @@ def plan_restore(
         backend=backend.name if backend else None,
         engine=snapshot.manifest.engine,
         device_map=comparison.device_map,
-        findings=downgrade(comparison.findings, options.force),
+        findings=findings,
         criu_command=_command(request, options),
     )
 
@@ -378,8 +417,11 @@ def restore_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
     timeout_us: int = DEFAULT_TIMEOUT_US,
     thp: bool = False,
     new_pids: bool = False,
+    restore_to_original_pid: bool | None = None,
+    parallel_workers: int | None = None,
     device_map: DeviceNames = (),
     devices: Collection[DeviceReference] = (),
+    overrides: Mapping[str, str] | None = None,
     force: Collection[str] = (),
     plugins: Plugins | None = None,
 ) -> RestoredTarget:
@@ -394,9 +436,13 @@ def restore_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
             back afterwards.
         new_pids: Restore into a PID and mount namespace of its own: the processes see their old
             PIDs, others see new ones, and the snapshot can run several times at once.
+        restore_to_original_pid: The same question the other way round: False is ``new_pids``.
+        parallel_workers: Threads that fill memory; None for one a CPU.
         device_map: Saved devices and those that are to replace them, each by its index, its UUID
             or a unique beginning of that; what is not named follows by itself.
         devices: The devices that the processes may use, named likewise; by default all.
+        overrides: Names and texts for a program that saved itself: its ``checkpoint_self()``
+            returns them.
         force: Codes of error findings to override.
         plugins: The plugins to use; the installed ones by default.
 
@@ -404,8 +450,9 @@ def restore_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
         The processes, which compute again.
 
     Raises:
-        IntegrityError: The snapshot is damaged; nothing was started.
-        IncompatibleError: Devices, PIDs or host do not fit; nothing was started.
+        IntegrityError: The snapshot is damaged; nothing of it has run, and nothing is left.
+        IncompatibleError: Devices, PIDs or host do not fit, or nobody would read the
+            overrides; nothing was started.
         NotFoundError: There is no such snapshot, or no such device.
         UsageError: The choice of devices contradicts itself.
         GpusnapError: A later step failed; what had been started was killed.
@@ -414,11 +461,20 @@ def restore_checkpoint(  # noqa: PLR0913 - the public call, all by keyword
         backend=backend,
         timeout_us=check_timeout("timeout_us", timeout_us),
         thp=thp,
-        new_pids=new_pids,
+        new_pids=_wants_new_pids(original=restore_to_original_pid, new_pids=new_pids),
+        workers=parallel_workers,
         devices=choose_devices(device_map, devices),
+        overrides=check_overrides(overrides or {}),
         force=check_codes(force),
     )
     return run_restore(checkpoint_path, repository=repository, options=options, plugins=plugins)
+
+
+def _wants_new_pids(*, original: bool | None, new_pids: bool) -> bool:
+    if new_pids and original:
+        msg = "restore_to_original_pid and new_pids contradict each other"
+        raise UsageError(msg, cure="Leave one of them out")
+    return new_pids or original is False
 
 
 def run_restore(
@@ -430,19 +486,24 @@ def run_restore(
 ) -> RestoredTarget:
     """Restore a snapshot; see :func:`restore_checkpoint`, here with the options struct."""
     plugins = plugins or default_plugins()
-    check_known_codes(options.force, plugins)
-    refuse(tuple(check_privileges()), IncompatibleError)
-    snapshot = resolve(checkpoint_path, repository)
-    phases = Phases(plugins.emit)
-    with snapshot.hold():
-        return _check_and_run(snapshot, options, phases, plugins)
+    with operation(plugins.emit, Operation.RESTORE, snapshot=str(checkpoint_path)):
+        check_known_codes(options.force, plugins)
+        refuse(tuple(check_privileges()), IncompatibleError)
+        snapshot = resolve(checkpoint_path, repository)
+        phases = Phases(plugins.emit)
+        with snapshot.hold(), Reservations() as reservations:
+            return _check_and_run(snapshot, options, phases, plugins, reservations)
 
 
 def _check_and_run(
-    snapshot: Snapshot, options: RestoreOptions, phases: Phases, plugins: Plugins
+    snapshot: Snapshot,
+    options: RestoreOptions,
+    phases: Phases,
+    plugins: Plugins,
+    reservations: Reservations,
 ) -> RestoredTarget:
     with phases.step(Phase.VERIFY, snapshot.size) as progress:
-        require_intact(snapshot, progress)
+        require_intact(snapshot, progress, memory=snapshot.manifest.memory is None)
     with phases.step(Phase.COMPARE):
         backend = _backend_of(snapshot, options, plugins)
         comparison = _compare(snapshot, backend, options, wait=True)
@@ -450,18 +511,26 @@ def _check_and_run(
         refuse(findings, IncompatibleError)
         if options.devices and comparison.device_map is None:  # no force finds what is not there
             refuse(comparison.findings, IncompatibleError)
+        # Last: images are not looked into before it is known that they are trusted, and of a
+        # program that still runs its PIDs say enough
+        sockets = compare_names(snapshot.images, reservations, copy=options.new_pids)
+        findings += downgrade(sockets.findings, options.force)
+        refuse(findings, IncompatibleError)
     for finding in findings:
         if finding.severity is Severity.WARNING:
             plugins.emit(Found(finding=finding))
-    filler = _open_regions(snapshot)
+    filler = _open_regions(snapshot, options.workers)
     with (
         restore_folder(snapshot.path.parent, snapshot.name) as work,
+        _images(snapshot, filler, work, sockets.renamed) as images,
         _namespace(snapshot, options) as namespace,
     ):
-        criu_options, images = _criu_options(snapshot, backend), snapshot.images
-        if filler is not None:
+        if namespace is not None:
+            for overlay in options.overlays:
+                namespace.lay(overlay)
+        criu_options = _criu_options(snapshot, backend)
+        if filler is not None and filler.spans:
             criu_options = guarded(criu_options, work, None)
-            images = unsealed(snapshot.images, work)
         plan = _Plan(
             snapshot=snapshot,
             criu=find_criu(),
@@ -474,6 +543,27 @@ def _check_and_run(
         return _Restore(plan, phases, plugins, namespace).run()
 
 
+@contextlib.contextmanager
+def _images(
+    snapshot: Snapshot,
+    filler: Filler | None,
+    work: Path,
+    names: Mapping[AbstractName, AbstractName],
+) -> Iterator[Path]:
+    """The folder that CRIU is to read, inside the block."""
+    if filler is None and not names:
+        yield snapshot.images
+        return
+    images = unsealed(snapshot.images, work)
+    try:
+        if names:
+            rename_sockets(images, names)
+        yield images
+    finally:
+        # The logs beside it may be kept; what was unpacked is as large as the devices' memory.
+        shutil.rmtree(images, ignore_errors=True)
+
+
 def _namespace(
     snapshot: Snapshot, options: RestoreOptions
 ) -> contextlib.AbstractContextManager[Namespace | None]:
@@ -483,7 +573,7 @@ def _namespace(
     return Namespace((root, *taken_pids(snapshot.images)))
 
 
-def _open_regions(snapshot: Snapshot) -> Filler | None:
+def _open_regions(snapshot: Snapshot, workers: int | None = None) -> Filler | None:
     """What fills the memory that went past CRIU.
 
     Raises:
@@ -492,7 +582,7 @@ def _open_regions(snapshot: Snapshot) -> Filler | None:
     """
     if snapshot.manifest.memory is None:
         return None
-    filler = Filler(snapshot.regions)
+    filler = Filler(snapshot.regions, workers=workers)
     # CRIU makes those of its images; the manifest's were checked for PIDs that are taken
     known = {*snapshot.manifest.target.pids} & {*image_pids(snapshot.images)}
     strangers = {span.pid for span in filler.spans} - known
@@ -500,6 +590,16 @@ def _open_regions(snapshot: Snapshot) -> Filler | None:
         msg = f"The regions of {snapshot.name} hold memory of process {min(strangers)}, a stranger"
         raise IntegrityError(msg)
     return filler
+
+
+def _restored(plan: _Plan, pids: tuple[int, ...]) -> SnapshotRestored:
+    return SnapshotRestored(
+        path=str(plan.snapshot.path),
+        id=plan.snapshot.manifest.id,
+        pids=pids,
+        backend=plan.backend.name if plan.backend else None,
+        bytes=plan.snapshot.size,
+    )
 
 
 class _Restore:
@@ -532,19 +632,18 @@ class _Restore:
             backend=self._plan.backend.name if self._plan.backend else None,
             executables=(*sorted(programs), *map(os.path.realpath, (criu.path, criu.command[0]))),
             path=str(self._plan.snapshot.path),
+            unpacked=str(self._plan.request.images) if self._plan.unpacker else None,
         )
         self._phases.journal = Journal.begin(entry)
         return self._phases.journal
 
     def run(self) -> RestoredTarget:
         try:
+            self._unpack_images()
             self._restore_processes()
             self._restore_devices()
             processes = self._processes()
-            if self._namespace is not None:
-                # Not before: until it is let go it ends with gpusnap
-                self._journal.update(resumed=True)
-                self._namespace.let_go()
+            self._let_go()
         except BaseException as error:
             self._clean_up(error)
             raise
@@ -561,10 +660,25 @@ class _Restore:
             init_pid=self._namespace.init.pid if self._namespace is not None else None,
         )
 
+    def _let_go(self) -> None:
+        """From here on the tree lives whatever becomes of gpusnap, and a signal comes too late."""
+        if self._namespace is not None:
+            # Not before: until it is let go it ends with gpusnap
+            self._journal.update(resumed=True)
+        self._emit(_restored(self._plan, self._outside))
+        if self._namespace is not None:
+            self._namespace.let_go()
+
     @property
     def _outside(self) -> tuple[int, ...]:
         """The PIDs of the tree as they are here."""
         return self._pids.translate_all(self._target.pids)
+
+    def _unpack_images(self) -> None:
+        """Make the images that lie in packs again, for CRIU's plugin to read."""
+        if (unpacker := self._plan.unpacker) is not None:
+            with self._phases.step(Phase.UNPACK) as progress:
+                unpacker.write_images(self._plan.request.images, progress)
 
     def _restore_processes(self) -> None:
         snapshot = self._plan.snapshot
@@ -572,7 +686,8 @@ class _Restore:
         with session, self._restoring:
             self._restoring.enter_context(self._phases.step(Phase.CRIU_RESTORE))
             links = links_in_place(snapshot.manifest.links, snapshot.images)
-            with links, huge_pages(self._emit, wanted=self._plan.options.thp):
+            folders = socket_folders(snapshot.images)
+            with links, folders, huge_pages(self._emit, wanted=self._plan.options.thp):
                 session.restore(self._plan.request, self._notified, self._watch)
         self._journal.update(criu=None)
 
@@ -586,6 +701,7 @@ class _Restore:
         self._emit(CriuNotified(script=script))
         if script == "post-restore":
             self._fill_memory()
+            self._answer_program()
         return True
 
     def _note_processes(self) -> None:
@@ -617,6 +733,14 @@ class _Restore:
             verify = self._plan.options.verify_memory
             filler.fill(progress, verify=verify, pids=self._pids.translate)
 
+    def _answer_program(self) -> None:
+        """Tell a program that had itself saved that it was restored, before any task runs."""
+        plan = self._plan
+        mailbox = plan.snapshot.manifest.mailbox
+        if mailbox is not None:
+            answer = restored(plan.snapshot, plan.device_map, plan.options.overrides)
+            write_answer(self._pids.translate(mailbox.pid), mailbox, answer)
+
     def _restore_devices(self) -> None:
         backend = self._plan.driven
         if backend is None:
@@ -625,11 +749,24 @@ class _Restore:
         with self._phases.step(Phase.RESTORE) as progress:
             backend.restore(claimed, self._plan.device_map, progress)
         with self._phases.step(Phase.UNLOCK):
+            self._unlock(backend, claimed)
+
+    @staticmethod
+    def _unlock(backend: Backend, claimed: tuple[int, ...]) -> None:
+        """Let the processes compute; one of them may be through before the driver has answered."""
+        try:
             backend.unlock(claimed)
+        except GpusnapError:
+            found = map(identity, claimed)
+            living = tuple(each.pid for each in found if each is not None and alive(each))
+            if living == claimed:
+                raise
+            release_devices(backend, living)
 
     def _processes(self) -> tuple[ProcessId, ...]:
         root = self._pids.translate(self._target.root.pid)
-        if identity(root) is None:
+        # The first process of a namespace keeps the exit code of a root that has ended already
+        if identity(root) is None and self._namespace is None:
             msg = f"Process {root} ended right after its restore"
             raise GpusnapError(msg, cure="Look at the program's own output")
         found = (identity(pid) for pid in self._outside)

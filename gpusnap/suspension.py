@@ -1,13 +1,15 @@
 """Takes a living process off its devices, and puts it back: suspend and resume."""
 
 import contextlib
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterator
 
 import msgspec
 
 from gpusnap.arguments import check_codes, check_pid, check_timeout
 from gpusnap.checks import choose_backend, downgrade
 from gpusnap.device_map import (
+    NO_CHOICE,
     Before,
     DeviceChoice,
     DeviceNames,
@@ -19,7 +21,7 @@ from gpusnap.errors import GpusnapError, NoBackendError, TargetError, refuse
 from gpusnap.events import Found, Phase
 from gpusnap.findings import check_known_codes, check_privileges
 from gpusnap.journal import Entry, Journal, Task, entries
-from gpusnap.phases import Phases
+from gpusnap.phases import Phases, operation
 from gpusnap.plugins import Backend, Plugins, default_plugins
 from gpusnap.release import SAME_DEVICES, release_devices, roll_back
 from gpusnap.repository import PhaseTime
@@ -31,12 +33,15 @@ from gpusnap.types import (
     DeviceMap,
     DeviceState,
     Operation,
+    ProcessId,
     Severity,
     Target,
 )
 from gpusnap.worker import await_answers
 
 DEFAULT_LOCK_TIMEOUT_US = 10 * 1_000_000
+_ROOM_S = 10.0
+"""How long devices may take to be free once those that had them meanwhile have ended."""
 
 
 class Suspended(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +62,23 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     device_map: DeviceMap
     phases: tuple[PhaseTime, ...]
+
+
+class SuspendOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a target is suspended.
+
+    Attributes:
+        backend: Backend to use; None asks all.
+        lock_timeout_us: How long device work under way is waited for, in microseconds.
+        thp: Have the kernel use huge pages, on the whole machine, while device memory is moved
+            into host memory; put back afterwards.
+        force: Codes of error findings to override.
+    """
+
+    backend: str | None = None
+    lock_timeout_us: int = DEFAULT_LOCK_TIMEOUT_US
+    thp: bool = False
+    force: frozenset[str] = frozenset()
 
 
 class _Chosen(msgspec.Struct, frozen=True):
@@ -109,31 +131,45 @@ def suspend(  # noqa: PLR0913 - the public call, all by keyword
     Raises:
         GpusnapError: Some step failed; the target runs on unless the text says otherwise.
     """
-    check_timeout("lock_timeout_us", lock_timeout_us)
+    options = SuspendOptions(
+        backend=backend,
+        lock_timeout_us=check_timeout("lock_timeout_us", lock_timeout_us),
+        thp=thp,
+        force=check_codes(force),
+    )
     plugins = plugins or default_plugins()
-    forced = check_known_codes(check_codes(force), plugins)
-    phases = Phases(plugins.emit)
+    with operation(plugins.emit, Operation.SUSPEND, pid=pid):
+        suspended, journal = _take_off(Task.SUSPEND, pid, options, Phases(plugins.emit), plugins)
+        journal.leave()
+        return suspended
+
+
+def _take_off(
+    task: Task, pid: int, options: SuspendOptions, phases: Phases, plugins: Plugins
+) -> tuple[Suspended, Journal]:
+    """Suspend a tree and go on holding its journal."""
+    forced = check_known_codes(options.force, plugins)
     with phases.step(Phase.PREFLIGHT):
-        chosen = _choose(pid, backend, plugins, Operation.SUSPEND)
+        chosen = _choose(pid, options.backend, plugins, Operation.SUSPEND)
         findings = chosen.backend.preflight(chosen.target, chosen.pids, Operation.SUSPEND)
         findings = downgrade(findings, forced)
-        if thp:
+        if options.thp:
             findings = (*findings, *check_switch())
         refuse(findings, TargetError)
     for finding in findings:
         if finding.severity is Severity.WARNING:
             plugins.emit(Found(finding=finding))
-    journal = phases.journal = Journal.begin(_entry(Task.SUSPEND, chosen))
-    filling = huge_pages(plugins.emit, wanted=thp)
-    image = _suspend(chosen, lock_timeout_us, phases, journal, filling)
-    journal.leave()
-    return Suspended(
+    journal = phases.journal = Journal.begin(_entry(task, chosen))
+    filling = huge_pages(plugins.emit, wanted=options.thp)
+    image = _suspend(chosen, options.lock_timeout_us, phases, journal, filling)
+    suspended = Suspended(
         pids=chosen.target.pids,
         claimed=chosen.pids,
         backend=chosen.backend.name,
         image=image,
         phases=phases.times,
     )
+    return suspended, journal
 
 
 def _suspend(
@@ -241,6 +277,14 @@ def resume(
     plugins = plugins or default_plugins()
     choice = choose_devices(device_map, devices)
     phases = Phases(plugins.emit)
+    with operation(plugins.emit, Operation.RESUME, pid=pid):
+        chosen = _choose_suspended(pid, backend, phases, plugins)
+        entry = _entry(Task.RESUME, chosen)
+        journal = phases.journal = _take_over(pid, entry) or Journal.begin(entry)
+        return _put_back(chosen, journal, choice, phases, plugins)
+
+
+def _choose_suspended(pid: int, backend: str | None, phases: Phases, plugins: Plugins) -> _Chosen:
     with phases.step(Phase.PREFLIGHT):
         chosen = _choose(pid, backend, plugins, Operation.RESUME)
         states = chosen.backend.state(chosen.pids)
@@ -249,8 +293,13 @@ def resume(
             raise TargetError(msg)
         findings = chosen.backend.preflight(chosen.target, chosen.pids, Operation.RESUME)
         refuse(findings, TargetError)
-    entry = _entry(Task.RESUME, chosen)
-    journal = phases.journal = _take_over(pid, entry) or Journal.begin(entry)
+        return chosen
+
+
+def _put_back(
+    chosen: _Chosen, journal: Journal, choice: DeviceChoice, phases: Phases, plugins: Plugins
+) -> Resumed:
+    """Resume a tree whose journal is held; the journal is let go of, whatever happens."""
     try:
         mapped = _map(chosen, journal.entry, choice, plugins)
         journal.update(device_map=mapped)
@@ -269,3 +318,77 @@ def resume(
         device_map=mapped,
         phases=phases.times,
     )
+
+
+class Loan:
+    """The devices of a suspended tree, as somebody else has them.
+
+    Attributes:
+        suspended: What was taken off them.
+        resumed: That it was put back, once the block of :func:`lent` has ended.
+    """
+
+    def __init__(self, suspended: Suspended, journal: Journal) -> None:
+        self._journal = journal
+        self.suspended = suspended
+        self.resumed: Resumed | None = None
+
+    def note_guest(self, guest: ProcessId) -> None:
+        """Note who has the devices now, so that a recovery does not take them away."""
+        # Only a recovery reads it, and it finds out what lacks also without.
+        with contextlib.suppress(GpusnapError):
+            self._journal.update(guest=guest)
+
+
+@contextlib.contextmanager
+def lent(pid: int, options: SuspendOptions, *, plugins: Plugins | None = None) -> Iterator[Loan]:
+    """Suspend a tree for the length of the block; it is resumed however that ends.
+
+    Meanwhile the journal is held, so that nobody else resumes it; where gpusnap is killed,
+    ``gpusnap recover`` does.
+
+    Args:
+        pid: Root of the process tree.
+        options: How it is suspended.
+        plugins: The plugins to use; the installed ones by default.
+
+    Raises:
+        GpusnapError: It could not be suspended, and runs on; or it could not be resumed, and
+            stays suspended, unless the details say that it runs.
+    """
+    plugins = plugins or default_plugins()
+    phases = Phases(plugins.emit)
+    with operation(plugins.emit, Operation.SUSPEND, pid=pid):
+        suspended, journal = _take_off(Task.PREEMPT, pid, options, phases, plugins)
+    loan = Loan(suspended, journal)
+    try:
+        yield loan
+    finally:
+        with operation(plugins.emit, Operation.RESUME, pid=pid):
+            loan.resumed = _take_back(pid, options.backend, journal, phases, plugins)
+
+
+def _take_back(
+    pid: int, backend: str | None, journal: Journal, phases: Phases, plugins: Plugins
+) -> Resumed:
+    try:
+        chosen = _choose_suspended(pid, backend, phases, plugins)
+        _await_room(chosen, journal.entry)
+    except BaseException:
+        journal.leave()
+        raise
+    resumed = _put_back(chosen, journal, NO_CHOICE, phases, plugins)
+    phases.thaw(resumed.pids)
+    return resumed
+
+
+def _await_room(chosen: _Chosen, entry: Entry) -> None:
+    """Wait for device memory: a driver may give back what a process had after its end."""
+    deadline = time.monotonic() + _ROOM_S
+    while time.monotonic() < deadline:
+        present = chosen.backend.devices()
+        before = Before(devices=present, pids=chosen.pids, uses=entry.uses)
+        found = map_devices(chosen.backend, before, present, NO_CHOICE).findings
+        if all(finding.severity is not Severity.ERROR for finding in found):
+            return
+        time.sleep(0.1)

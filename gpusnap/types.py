@@ -311,6 +311,20 @@ class SavedBuffers(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
+class BulkImage(msgspec.Struct, frozen=True, kw_only=True):
+    """An image of a dump that holds device memory and next to nothing else.
+
+    Attributes:
+        name: The file's, in the folder of the images.
+        parts: Lengths in bytes of its parts, one behind the other, all of the file: what stands
+            in front of the memory, then each buffer. Memory that stays the same is found again
+            in a later dump from the beginning of its part on.
+    """
+
+    name: str
+    parts: tuple[int, ...]
+
+
 class CodecUse(msgspec.Struct, frozen=True, kw_only=True):
     """What one codec did: chunks it took, their bytes before and after."""
 
@@ -332,6 +346,8 @@ class SavedMemory(msgspec.Struct, frozen=True, kw_only=True):
         duplicates: Memory that was there twice and is stored once.
         linked: Bytes of the packs that are files of the parent as well.
         identities: Whether the chunks have identities, so that this can be a parent.
+        images: Bytes of the image files that were saved as memory is; in ``raw`` each of their
+            parts counts as whole pages.
     """
 
     raw: int
@@ -342,6 +358,7 @@ class SavedMemory(msgspec.Struct, frozen=True, kw_only=True):
     duplicates: int = 0
     linked: int = 0
     identities: bool = False
+    images: int = 0
 
 
 class DeviceMap(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,9 @@ import os
 import pytest
 from hypothesis import settings
 
+# The programs that tests start need not compile the package each time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # Shared machines pause: a slow example is no failure.
 settings.register_profile("gpusnap", deadline=None, print_blob=True)
 settings.load_profile("gpusnap")

@@ -19,6 +19,7 @@ LAYERS = {
     "ending": MACHINE,
     "folders": MACHINE,
     "journal": MACHINE,
+    "mailbox": MACHINE,
     "native": MACHINE,
     "target": MACHINE,
     "worker": MACHINE,

@@ -160,13 +160,16 @@ def test_a_listener_that_raises_is_told_once_and_does_no_harm(plugins: Plugins) 
             heard.append(event)
 
     class Raising:
+        def __init__(self, error: BaseException) -> None:
+            self.error = error
+
         @hookimpl
         def gpusnap_event(self, event: Event) -> None:
-            raise RuntimeError("cannot listen")
+            raise self.error
 
-    plugins.register(Raising(), "raising")
+    plugins.register(Raising(RuntimeError("cannot listen")), "raising")
     plugins.register(Listener(), "listener")
-    plugins.register(Raising(), "raising too")
+    plugins.register(Raising(SystemExit(1)), "raising too")
     for _ in range(2):
         plugins.emit(PhaseStarted(phase=Phase.LOCK))
     warnings = [event.finding.text for event in heard if isinstance(event, Found)]

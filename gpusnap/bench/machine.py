@@ -12,8 +12,7 @@ from gpusnap.bench.report import Machine
 from gpusnap.criu import Criu
 from gpusnap.errors import GpusnapError, UsageError
 from gpusnap.repository.tree import processors
-
-_IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+from gpusnap.room import IN_MEMORY, file_system
 
 LEAST = 16 << 20
 """Bytes from which memory goes past CRIU, which is what is to be compared."""
@@ -44,15 +43,6 @@ def _processor() -> str:
     return platform.machine()
 
 
-def file_system(folder: Path) -> str:
-    """The type of the file system that a folder is on, such as ``ext4`` or ``tmpfs``."""
-    within = [Path("/"), *folder.resolve().parents, folder.resolve()]
-    mounts = [each for each in psutil.disk_partitions(all=True) if Path(each.mountpoint) in within]
-    # Of two on the same point the later one hides the other.
-    ordered = sorted(mounts, key=lambda each: len(Path(each.mountpoint).parts))
-    return ordered[-1].fstype if ordered else "unknown"
-
-
 def require_room(size: int, folder: Path) -> None:
     """Refuse what would fill memory or disk; other programs would suffer from that.
 
@@ -67,7 +57,7 @@ def require_room(size: int, folder: Path) -> None:
     if size < LEAST:
         raise UsageError(f"A bench of {size} bytes compares nothing", cure="Use 16MiB or more")
     # The program, its image where that is in memory too, and buffers.
-    needed = int(size * (2.5 if file_system(folder) in _IN_MEMORY else 1.5))
+    needed = int(size * (2.5 if file_system(folder) in IN_MEMORY else 1.5))
     available = psutil.virtual_memory().available
     if needed > available:
         msg = f"The bench needs about {needed} bytes of memory, {available} are available"

@@ -6,6 +6,7 @@ import click
 
 from gpusnap.cli.backends import backends
 from gpusnap.cli.bench import bench
+from gpusnap.cli.branch import branch
 from gpusnap.cli.check import check
 from gpusnap.cli.checkpoint import checkpoint
 from gpusnap.cli.demo import demo
@@ -14,21 +15,31 @@ from gpusnap.cli.diff import diff
 from gpusnap.cli.evidence import evidence
 from gpusnap.cli.inspect import inspect
 from gpusnap.cli.list import list_snapshots
+from gpusnap.cli.metrics import metrics
+from gpusnap.cli.preempt import preempt
 from gpusnap.cli.prune import prune
 from gpusnap.cli.ps import ps
 from gpusnap.cli.recover import recover
+from gpusnap.cli.replay import replay
 from gpusnap.cli.restore import restore
 from gpusnap.cli.resume import resume
 from gpusnap.cli.rm import rm
+from gpusnap.cli.run import run
 from gpusnap.cli.setup_criu import setup_criu
 from gpusnap.cli.suspend import suspend
 from gpusnap.cli.verify import verify
+from gpusnap.cli.watch import watch
 
 VERBS = (
     checkpoint,
     restore,
     suspend,
     resume,
+    run,
+    watch,
+    preempt,
+    branch,
+    replay,
     recover,
     list_snapshots,
     inspect,
@@ -40,6 +51,7 @@ VERBS = (
     devices,
     ps,
     backends,
+    metrics,
     setup_criu,
     demo,
     bench,

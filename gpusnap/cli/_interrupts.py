@@ -6,7 +6,14 @@ from types import FrameType
 from typing import Self
 
 from gpusnap.cli._messages import Failure
-from gpusnap.events import Event, Phase, PhaseFinished, PhaseStarted
+from gpusnap.events import (
+    Event,
+    OperationEnded,
+    Phase,
+    PhaseFinished,
+    PhaseStarted,
+    SnapshotRestored,
+)
 from gpusnap.hookspecs import hookimpl
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -75,6 +82,11 @@ class Interrupts:
         if not last:
             self._unwind()
 
+    @property
+    def late(self) -> int | None:
+        """The signal that came when the operation could no longer be undone, if one did."""
+        return self._pending
+
     @hookimpl
     def gpusnap_event(self, event: Event) -> None:
         """Learn where the operation is."""
@@ -84,7 +96,11 @@ class Interrupts:
                 self._pending = None
             case PhaseFinished(phase=Phase.ROLLBACK):
                 self._rolled_back = True
-            case PhaseStarted(phase=Phase.RESTORE | Phase.UNLOCK):
+            case (
+                PhaseStarted(phase=Phase.RESTORE | Phase.UNLOCK)
+                | SnapshotRestored()
+                | OperationEnded()
+            ):
                 self._held_back = True
             case PhaseStarted(phase=phase):
                 self._unwind()

@@ -220,6 +220,20 @@ class DeviceList(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[Device, ...]
 
 
+class MetricsRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One time series and its present value."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+class MetricsList(msgspec.Struct, frozen=True, kw_only=True):
+    """Document of ``metrics``."""
+
+    samples: tuple[MetricsRow, ...]
+
+
 class SuspendedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A target whose device state lies in host memory."""
 

@@ -161,6 +161,18 @@ devices_option = click.option(
     help="The devices that may be used, by index or UUID.  [default: all]",
 )
 
+set_option = click.option(
+    "--set",
+    "overrides",
+    metavar="NAME=TEXT",
+    multiple=True,
+    callback=_parameters.overrides,
+    envvar=f"{PREFIX}_OVERRIDES",
+    show_envvar=True,
+    help="Value for a program that saved itself: its checkpoint_self() returns it; may be given "
+    "several times.",
+)
+
 dry_run_option = flag("--dry-run", "dry_run", "Show what would be done and change nothing.")
 
 timeout_option = duration("--timeout", "timeout_us", "30m", "How long CRIU may take.")

@@ -108,6 +108,10 @@ class Output:
         """Print one JSON line."""
         _write_out(f"{encode(value)}\n")
 
+    def aside(self, value: Line) -> None:
+        """Print one JSON line on standard error, beside a program that has standard output."""
+        _write_error(f"{encode(value)}\n")
+
     def say(self, text: str) -> None:
         """Print one line of an answer."""
         _write_out(f"{plain(text)}\n")

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gpusnap.datapath import Subset, parse_subset
+from gpusnap.inprocess.answers import check_overrides
 
 _MICROSECONDS = {
     "us": 1,
@@ -110,6 +111,19 @@ def parse_devices(value: str) -> tuple[str, ...]:
     return names
 
 
+def parse_range(value: str) -> tuple[int, int]:
+    """Read a range of addresses as /proc/PID/maps has them: where it begins, and its bytes.
+
+    Raises:
+        click.BadParameter: It is none.
+    """
+    match = re.fullmatch(r"(?:0x)?([0-9a-f]{1,16})-(?:0x)?([0-9a-f]{1,16})", value, re.IGNORECASE)
+    start, end = (int(part, 16) for part in match.groups()) if match else (0, 0)
+    if start >= end:
+        raise _refused(value, "is no range of addresses such as 7f0000000000-7f0040000000")
+    return start, end - start
+
+
 def parse_folder(value: str) -> Path:
     """Read a path; ``~`` is the home folder, also where no shell has seen to that.
 
@@ -147,6 +161,13 @@ def duration(_context: click.Context, _parameter: click.Parameter, value: str) -
     return parse_duration(value)
 
 
+def optional_duration(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> int | None:
+    """Callback of options that take a duration or nothing."""
+    return None if value is None else parse_duration(value)
+
+
 def size(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
     """Callback of options that take a number of bytes."""
     return None if value is None else parse_size(value)
@@ -174,6 +195,69 @@ def devices(
 ) -> tuple[str, ...]:
     """Callback of options that list devices."""
     return () if value is None else parse_devices(value)
+
+
+def parse_grid(values: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Read lists of values such as ``lr=1e-4,3e-4``, each for a name by itself.
+
+    Raises:
+        click.BadParameter: One has no name or lacks a value, or there are two for a name.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for value in values:
+        name, _, texts = value.partition("=")
+        split = tuple(texts.split(","))
+        if not name or not all(split):
+            raise _refused(value, "is no list of values such as lr=1e-4,3e-4")
+        if name in found:
+            raise _refused(value, f"is a second list for {name}")
+        found[name] = split
+    return found
+
+
+def grid(
+    _context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]
+) -> dict[str, tuple[str, ...]]:
+    """Callback of the option that spans a grid."""
+    return parse_grid(value)
+
+
+def folders(
+    _context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]
+) -> tuple[Path, ...]:
+    """Callback of options that take a folder and may be given several times."""
+    return tuple(map(parse_folder, value))
+
+
+def parse_overrides(values: tuple[str, ...]) -> dict[str, str]:
+    """Read values such as ``lr=3e-4``, each by itself.
+
+    Raises:
+        click.BadParameter: One has no name, or there are two for a name.
+    """
+    found: dict[str, str] = {}
+    for value in values:
+        name, equals, text = value.partition("=")
+        if not name or not equals:
+            raise _refused(value, "is no value such as lr=3e-4")
+        if name in found:
+            raise _refused(value, f"is a second value for {name}")
+        found[name] = text
+    return check_overrides(found)
+
+
+def overrides(
+    _context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]
+) -> dict[str, str]:
+    """Callback of the option that hands values to a restored program."""
+    return parse_overrides(value)
+
+
+def ranges(
+    _context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]
+) -> tuple[tuple[int, int], ...]:
+    """Callback of options that take ranges of addresses."""
+    return tuple(map(parse_range, value))
 
 
 def subset(

@@ -23,8 +23,8 @@ The answer goes to standard output, everything else to standard error. Progress 
 where standard error is a terminal.
 
 With `--json`, most verbs print one JSON document. `checkpoint`, `restore`, `suspend`, `resume`,
-`verify`, `diff` and `demo` print JSON lines as they go, told apart by `message_type`, and new types
-may come:
+`preempt`, `branch`, `replay`, `verify`, `diff` and `demo` print JSON lines as they go, told apart
+by `message_type`, and new types may come:
 
 | `message_type` | meaning |
 |---|---|
@@ -33,6 +33,9 @@ may come:
 | `frozen`, `thawed` | the target stopped; it runs again or is gone, after `frozen_us` |
 | `finding` | a check found something that does not stop the operation |
 | `step` | a step of `demo`, in words |
+| `branch` | a branch has ended, or could not be restored |
+| `run` | a run of `replay` has ended |
+| `report` | something happened to the job of `run` or `watch`; on standard error, see there |
 | `summary` | the last line: `verb`, `microseconds`, `frozen_us`, `warnings` and the `result` |
 
 A failure ends with one line on standard error: text, or with `--json` an `exit_error` with
@@ -55,6 +58,10 @@ a snapshot on a signal is too late to matter. Further signals are ignored meanwh
 | `GPUSNAP_DATA_DIR` | the user's data folder: `setup-criu`'s copy and the default repository |
 | `GPUSNAP_STATE_DIR` | where running operations keep their journals, `/run/gpusnap` by default |
 | `GPUSNAP_SIM_DIR` | the simulated machine for the `simulated` backend |
+| `GPUSNAP_METRICS_TEXTFILE`, `GPUSNAP_METRICS_PORT` | where metrics go; see \
+[how to watch it](../how-to/metrics.md) |
+| `GPUSNAP_EVENT_LOG` | the file that every event is appended to, in JSON |
+| `GPUSNAP_NOTIFY` | the command that is run for published snapshots and for failures |
 | `GPUSNAP_DEBUG` | `1` for tracebacks |
 
 ## Verbs

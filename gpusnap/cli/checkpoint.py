@@ -100,6 +100,16 @@ from gpusnap.types import Engine
     help="Snapshot to build on: implies --incremental, which by itself takes the newest one of "
     "the same program in the repository.",
 )
+@click.option(
+    "--first",
+    metavar="START-END",
+    multiple=True,
+    callback=_parameters.ranges,
+    envvar="GPUSNAP_FIRST",
+    show_envvar=True,
+    help="Memory of PID that is saved before all other, addresses as in /proc/PID/maps; may be "
+    "given several times.",
+)
 @tag_option("Word to list and to keep the snapshot by; may be given several times.")
 @thp_option
 @force_option
@@ -125,6 +135,7 @@ def checkpoint(
     memory_budget: int | None,
     incremental: bool,
     parent: str | None,
+    first: tuple[tuple[int, int], ...],
     tag: tuple[str, ...],
     thp: bool,
     force: tuple[str, ...],
@@ -156,6 +167,7 @@ def checkpoint(
         thp=thp,
         force=frozenset(force),
         tags=tag,
+        first=first,
     )
     where = _one_name(spec, name)
     if dry_run:

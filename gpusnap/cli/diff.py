@@ -99,8 +99,8 @@ def _show_memory(different: list[MemoryChange], output: Output) -> None:
 
 def _row(change: MemoryChange) -> tuple[str, ...]:
     return (
-        str(change.pid),
-        f"{change.start:#x}",
+        "-" if change.pid is None else str(change.pid),
+        f"{change.image}+{change.start:#x}" if change.image else f"{change.start:#x}",
         change.kind.value,
         size(change.length),
         size(change.equal),

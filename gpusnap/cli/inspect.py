@@ -144,7 +144,8 @@ def _memory(manifest: Manifest) -> list[tuple[str, str]]:
         (f"  {use.codec}", f"{count(use.chunks, 'chunk')}, {size(use.raw)} to {size(use.stored)}")
         for use in memory.codecs
     )
-    return [("memory", kept), *codecs, *_shared(memory)]
+    images = [("  images", f"{size(memory.images)} with device memory")] if memory.images else []
+    return [("memory", kept), *images, *codecs, *_shared(memory)]
 
 
 def _shared(memory: SavedMemory) -> list[tuple[str, str]]:

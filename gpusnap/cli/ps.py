@@ -1,7 +1,5 @@
 """``gpusnap ps``: the processes that use devices."""
 
-import itertools
-
 import click
 
 from gpusnap.checks import processes
@@ -25,11 +23,11 @@ def ps(backend: str | None, output: Output) -> int:
     Those that gpusnap has suspended are listed too, and those it left interrupted when it was
     killed.
     """
-    left = _left()
+    suspended, interrupted = _left()
     found = ProcessList(
         processes=processes(backend=backend),
-        suspended=tuple(map(_suspended, filter(_is_suspended, left))),
-        interrupted=tuple(map(_interrupted, itertools.filterfalse(_is_suspended, left))),
+        suspended=tuple(map(_suspended, suspended)),
+        interrupted=tuple(map(_interrupted, interrupted)),
     )
     if output.json:
         output.document(found)
@@ -38,17 +36,15 @@ def ps(backend: str | None, output: Output) -> int:
     return EXIT_OK
 
 
-def _left() -> tuple[Entry, ...]:
-    """The living targets that a listing of device memory may no longer show."""
-    return tuple(
-        entry
-        for entry, held in entries()
-        if (entry.suspended or not held) and any(map(alive, entry.processes))
-    )
+def _left() -> tuple[list[Entry], list[Entry]]:
+    """The living targets that a listing of device memory may no longer show.
 
-
-def _is_suspended(entry: Entry) -> bool:
-    return entry.suspended
+    Those that are suspended, and those that a killed gpusnap left in the middle of a task.
+    """
+    found = [(entry, held) for entry, held in entries() if any(map(alive, entry.processes))]
+    suspended = [each for each, held in found if (each.suspended if held else each.stays_suspended)]
+    interrupted = [each for each, held in found if not held and not each.stays_suspended]
+    return suspended, interrupted
 
 
 def _suspended(entry: Entry) -> SuspendedTarget:

@@ -18,7 +18,8 @@ def recover(pid: int | None, timeout_us: int, output: Output) -> int:
     """Put right what interrupted operations left.
 
     That is done for all targets, or for the one with PID. The target of an interrupted
-    checkpoint runs on; a half-restored one is ended; a suspended one stays suspended.
+    checkpoint or preemption runs on; a half-restored one is ended; a suspended one stays
+    suspended.
     """
     found = recover_targets(pid, timeout_us=timeout_us)
     rows = tuple(

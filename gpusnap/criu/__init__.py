@@ -7,9 +7,19 @@ from gpusnap.criu.fetch import SUITE, install_private_criu
 from gpusnap.criu.find import Criu, Passed, Search, find_criu, search_criu
 from gpusnap.criu.guard import GUARD_NAME, Range, guarded, write_ranges
 from gpusnap.criu.guard_check import guard_works
-from gpusnap.criu.images import inventory_plugins, taken_pids
+from gpusnap.criu.images import (
+    AbstractName,
+    OpenFile,
+    SocketFile,
+    abstract_names,
+    inventory_plugins,
+    open_files,
+    rename_sockets,
+    socket_files,
+    taken_pids,
+)
 from gpusnap.criu.images import tree_pids as image_pids
-from gpusnap.criu.namespace import NAMESPACE_INIT, Entrance, Namespace
+from gpusnap.criu.namespace import NAMESPACE_INIT, Entrance, Namespace, Overlay
 from gpusnap.criu.private import private_criu_directory
 from gpusnap.criu.request import DumpRequest, RestoreRequest, equivalent_command
 from gpusnap.criu.seal import seal, unsealed
@@ -19,16 +29,21 @@ __all__ = [
     "GUARD_NAME",
     "NAMESPACE_INIT",
     "SUITE",
+    "AbstractName",
     "Criu",
     "DumpRequest",
     "Entrance",
     "Namespace",
     "Notify",
+    "OpenFile",
+    "Overlay",
     "Passed",
     "Range",
     "RestoreRequest",
     "Search",
     "Session",
+    "SocketFile",
+    "abstract_names",
     "equivalent_command",
     "find_criu",
     "guard_works",
@@ -36,9 +51,12 @@ __all__ = [
     "image_pids",
     "install_private_criu",
     "inventory_plugins",
+    "open_files",
     "private_criu_directory",
+    "rename_sockets",
     "seal",
     "search_criu",
+    "socket_files",
     "taken_pids",
     "unsealed",
     "write_ranges",

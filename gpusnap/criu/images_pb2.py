@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19gpusnap/criu/images.proto\x12\x0cgpusnap.criu\"\x1a\n\x07Plugins\x12\x0f\n\x07plugins\x18\x0c \x03(\t\"N\n\tInventory\x12\x13\n\x0bimg_version\x18\x01 \x02(\r\x12,\n\rplugins_entry\x18\x0c \x01(\x0b\x32\x15.gpusnap.criu.Plugins\"D\n\tTreeEntry\x12\x0b\n\x03pid\x18\x01 \x02(\r\x12\x0c\n\x04pgid\x18\x03 \x01(\r\x12\x0b\n\x03sid\x18\x04 \x01(\r\x12\x0f\n\x07threads\x18\x05 \x03(\r')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19gpusnap/criu/images.proto\x12\x0cgpusnap.criu\"\x1a\n\x07Plugins\x12\x0f\n\x07plugins\x18\x0c \x03(\t\"N\n\tInventory\x12\x13\n\x0bimg_version\x18\x01 \x02(\r\x12,\n\rplugins_entry\x18\x0c \x01(\x0b\x32\x15.gpusnap.criu.Plugins\"D\n\tTreeEntry\x12\x0b\n\x03pid\x18\x01 \x02(\r\x12\x0c\n\x04pgid\x18\x03 \x01(\r\x12\x0b\n\x03sid\x18\x04 \x01(\r\x12\x0f\n\x07threads\x18\x05 \x03(\r\"E\n\x0bRegularFile\x12\r\n\x05\x66lags\x18\x02 \x02(\r\x12\x0b\n\x03pos\x18\x03 \x02(\x04\x12\x0c\n\x04name\x18\x06 \x02(\x0c\x12\x0c\n\x04size\x18\x08 \x01(\x04\"9\n\x0f\x46ilePermissions\x12\x0c\n\x04mode\x18\x01 \x02(\r\x12\x0b\n\x03uid\x18\x02 \x02(\r\x12\x0b\n\x03gid\x18\x03 \x02(\r\"\x9d\x01\n\nUnixSocket\x12\x0c\n\x04type\x18\x03 \x02(\r\x12\r\n\x05state\x18\x04 \x02(\r\x12\x0e\n\x06uflags\x18\x06 \x01(\r\x12\x0c\n\x04name\x18\x0b \x02(\x0c\x12\x31\n\nfile_perms\x18\r \x01(\x0b\x32\x1d.gpusnap.criu.FilePermissions\x12\x10\n\x08name_dir\x18\x0e \x01(\t\x12\x0f\n\x07\x64\x65leted\x18\x0f \x01(\x08\"f\n\tFileEntry\x12\n\n\x02id\x18\x02 \x02(\r\x12&\n\x03reg\x18\x03 \x01(\x0b\x32\x19.gpusnap.criu.RegularFile\x12%\n\x03usk\x18\x10 \x01(\x0b\x32\x18.gpusnap.criu.UnixSocket')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,4 +37,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INVENTORY']._serialized_end=149
   _globals['_TREEENTRY']._serialized_start=151
   _globals['_TREEENTRY']._serialized_end=219
+  _globals['_REGULARFILE']._serialized_start=221
+  _globals['_REGULARFILE']._serialized_end=290
+  _globals['_FILEPERMISSIONS']._serialized_start=292
+  _globals['_FILEPERMISSIONS']._serialized_end=349
+  _globals['_UNIXSOCKET']._serialized_start=352
+  _globals['_UNIXSOCKET']._serialized_end=509
+  _globals['_FILEENTRY']._serialized_start=511
+  _globals['_FILEENTRY']._serialized_end=613
 # @@protoc_insertion_point(module_scope)

@@ -320,6 +320,12 @@ MEANINGS = (
         "Restore on a machine with the same address",
     ),
     _meaning(
+        "socket-name-taken",
+        r"unix: Can't bind id .*: Address already in use",
+        "The name of a Unix socket of the target is taken by another process",
+        "End that process, or restore with --new-pids, which gives the socket another name",
+    ),
+    _meaning(
         "cpu-differs",
         r"(?:CPU (?:instruction )?capabilities do|FPU feature required by image|CPU xsave)",
         "This processor lacks features that the target was using",

@@ -14,8 +14,11 @@ import subprocess
 import tempfile
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
+
+import msgspec
 
 from gpusnap.criu.built import built_file
 from gpusnap.errors import GpusnapError, NotFoundError, PrivilegeError
@@ -44,6 +47,20 @@ def spare_pids(pids: Collection[int]) -> int:
             break
         begin = max(begin, pid)
     return begin
+
+
+class Overlay(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder that can be written to inside a namespace without changing what others see.
+
+    Attributes:
+        folder: The folder, as it is seen everywhere.
+        changes: Existing folder that gets what is written inside.
+        work: Existing empty folder beside it, for the kernel.
+    """
+
+    folder: Path
+    changes: Path
+    work: Path
 
 
 class Entrance:
@@ -126,6 +143,27 @@ class Namespace(Entrance):
                 errors.seek(0)
                 raise _refused(errors.read().decode(errors="replace").strip())
             return init
+
+    def lay(self, overlay: Overlay) -> None:
+        """Put an overlay over a folder inside.
+
+        Raises:
+            GpusnapError: The kernel does not do that there.
+        """
+        options = f"lowerdir={overlay.folder},upperdir={overlay.changes},workdir={overlay.work}"
+        command = ["mount", "-t", "overlay", "-o", options, "gpusnap", str(overlay.folder)]
+        done = subprocess.run(
+            self.joining(command),
+            pass_fds=[self.descriptor],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode != 0:
+            msg = f"{overlay.folder} cannot be made private: {done.stderr.strip()}"
+            raise GpusnapError(msg, cure="Choose a folder on an ordinary filesystem")
 
     def let_go(self) -> None:
         """From now on it lives as long as anything inside."""

@@ -17,10 +17,12 @@ CODES: Mapping[str, str] = MappingProxyType(
         "host-memory": "device memory does not fit into the free host memory",
         "huge-pages-left": "huge pages could not be set back to what they were",
         "huge-pages-unavailable": "huge pages cannot be switched on",
+        "metrics-port": "metrics cannot be served on the port that was named",
         "plugin-event": "a plugin failed while it was told of an event",
         "privilege": "capabilities are missing",
         "ptrace-scope": "the kernel lets no process trace another",
         "repository-space": "the repository's file system has too little room",
+        "restore-space": "the folder for temporary files has no room for the images of a restore",
         "sandbox": "gpusnap itself is in a sandbox that keeps CRIU from saving sandboxed processes",
         "parent-unusable": "the parent of an incremental snapshot cannot be built on",
         # Target
@@ -72,6 +74,8 @@ CODES: Mapping[str, str] = MappingProxyType(
         "rocgdb-waves": "how many waves AMD's debugger sees",
         "amd-untried": "the AMD backend has not run on hardware",
         # Restore
+        "abstract-socket-renamed": "the name of an abstract socket is in use: a copy has another",
+        "abstract-socket-taken": "the name of an abstract socket is in use",
         "device-count": "there are more or fewer devices than the snapshot knows",
         "device-links": "the links of the devices are not those of the snapshot's",
         "device-map-stale": "processes on other devices remember the old ones",

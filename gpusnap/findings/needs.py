@@ -19,7 +19,7 @@ GHOST_DEFAULT = 1 << 20
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     """What the user says of CRIU's options; None leaves the choice to gpusnap."""
 
-    tcp_established: bool = False
+    tcp_established: bool = False  # the peer has to play along, which only the user can know
     file_locks: bool | None = None
     external_unix_sockets: bool | None = None
     link_remap: bool | None = None
@@ -59,6 +59,7 @@ class _Reasons(msgspec.Struct, frozen=True, kw_only=True):
     """Why the tree asks for each option; empty where it does not."""
 
     shell_job: str = ""
+    tcp_established: str = ""
     own_network: str = ""
     file_locks: str = ""
     external_unix_sockets: str = ""
@@ -78,7 +79,7 @@ def choose(view: View, sockets: Sockets, wishes: Wishes) -> Needs:
     reasons = _reasons(view, sockets, deleted)
     options = SavedOptions(
         shell_job=bool(reasons.shell_job),
-        tcp_established=wishes.tcp_established,
+        tcp_established=wishes.tcp_established or bool(reasons.tcp_established),
         file_locks=_given(reasons.file_locks, wish=wishes.file_locks),
         link_remap=_given(reasons.link_remap, wish=wishes.link_remap),
         ext_unix_sockets=_given(reasons.external_unix_sockets, wish=wishes.external_unix_sockets),
@@ -100,6 +101,8 @@ def _given(reason: str, *, wish: bool | None) -> bool:
 def _choices(wishes: Wishes, reasons: _Reasons, options: SavedOptions) -> Iterator[Choice]:
     if reasons.shell_job:
         yield Choice("--shell-job", reasons.shell_job)
+    if reasons.tcp_established and not wishes.tcp_established:
+        yield Choice("--tcp-established", reasons.tcp_established)
     if reasons.own_network:
         yield Choice("--network-lock", reasons.own_network)
     if reasons.file_locks and wishes.file_locks is None:
@@ -134,6 +137,7 @@ def _reasons(view: View, sockets: Sockets, deleted: tuple[DeletedFile, ...]) -> 
     largest = max(ghosts, key=lambda each: each.allocated, default=None)
     return _Reasons(
         shell_job=_session(view),
+        tcp_established=_connection(sockets),
         own_network=_network(view),
         file_locks=_locks(view),
         external_unix_sockets=_peer(sockets),
@@ -147,6 +151,13 @@ def _session(view: View) -> str:
         return ""
     root = view.target.root
     return f"process {root.pid} belongs to the session of process {root.session_id}"
+
+
+def _connection(sockets: Sockets) -> str:
+    for seen, each, peer in sockets.connections:
+        if peer is not None:
+            return f"process {seen.pid} is connected to process {peer.pid} at {each.remote}"
+    return ""
 
 
 def _network(view: View) -> str:

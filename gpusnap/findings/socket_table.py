@@ -3,6 +3,7 @@
 import socket
 import struct
 from collections.abc import Iterator
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
 import msgspec
@@ -26,12 +27,14 @@ class Connection(msgspec.Struct, frozen=True):
     """One TCP socket.
 
     Attributes:
+        local: Its own address and port.
         remote: Address and port of the other end.
         waiting: Of a listening socket, connections that were not accepted yet.
     """
 
     inode: int
     state: int
+    local: str
     remote: str
     waiting: int
 
@@ -47,27 +50,32 @@ class UnixSocket(msgspec.Struct, frozen=True):
 
 def tcp_sockets(pid: int) -> Iterator[Connection]:
     """The TCP sockets of a process's network namespace that have a state."""
-    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+    for name in ("tcp", "tcp6"):
         try:
             lines = Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
         except OSError:  # gone, or a kernel without IPv6
             continue
         for line in lines:
-            _, _, remote, state, queues, _, _, _, _, inode, *_ = line.split()
+            _, local, remote, state, queues, _, _, _, _, inode, *_ = line.split()
             yield Connection(
                 inode=int(inode),
                 state=int(state, 16),
-                remote=_address(remote, family),
+                local=_address(local),
+                remote=_address(remote),
                 waiting=int(queues.partition(":")[2], 16),
             )
 
 
-def _address(text: str, family: socket.AddressFamily) -> str:
-    """``0100007F:0050`` as a person writes it: the kernel prints words of the machine's order."""
+def _address(text: str) -> str:
+    """``0100007F:0050`` as a person writes it: the kernel prints words of the machine's order.
+
+    An IPv4 address that an IPv6 socket uses is written as the other end sees it.
+    """
     digits, _, port = text.partition(":")
     words = [int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)]
-    address = socket.inet_ntop(family, struct.pack(f"={len(words)}I", *words))
-    bracketed = f"[{address}]" if family is socket.AF_INET6 else address
+    packed = ip_address(struct.pack(f"={len(words)}I", *words))
+    address = packed.ipv4_mapped or packed if isinstance(packed, IPv6Address) else packed
+    bracketed = f"[{address}]" if isinstance(address, IPv6Address) else address
     return f"{bracketed}:{int(port, 16)}"
 
 

@@ -54,6 +54,26 @@ class Sockets(msgspec.Struct, frozen=True, dict=True):
                 found.append((seen, each, known[mine.peer]))
         return tuple(found)
 
+    @cached_property
+    def tcp(self) -> tuple[tuple[Seen, Connection], ...]:
+        """The TCP sockets that have a state."""
+        own = {each.inode: seen for seen, each in self.of("TCP")}
+        if not own:
+            return ()
+        known = tcp_sockets(self.view.target.root.pid)
+        return tuple(
+            (own[each.inode], each)
+            for each in known
+            if each.inode in own and each.state != TCP_CLOSE
+        )
+
+    @cached_property
+    def connections(self) -> tuple[tuple[Seen, Connection, Seen | None], ...]:
+        """The TCP connections, each with the process of the tree at the other end, if any."""
+        found = [(seen, each) for seen, each in self.tcp if each.state != TCP_LISTEN]
+        ends = {(each.local, each.remote): seen for seen, each in found}
+        return tuple((seen, each, ends.get((each.remote, each.local))) for seen, each in found)
+
     def _unix(self) -> dict[int, UnixSocket]:
         if self.view.target.root.namespaces.get("net") != own_namespace("net"):
             return {}  # the kernel lists those of our own namespace alone
@@ -126,24 +146,21 @@ def _kernel_answers() -> bool:
 
 
 def _connections(sockets: Sockets, *, tcp_established: bool) -> Iterator[Finding]:
-    own = {each.inode: seen for seen, each in sockets.of("TCP")}
-    if not own:
-        return
-    connected: dict[int, list[Connection]] = {}
-    for each in tcp_sockets(sockets.view.target.root.pid):
-        seen = own.get(each.inode)
-        if seen is None or each.state == TCP_CLOSE:
-            continue
+    for seen, each in sockets.tcp:
         if each.state == TCP_LISTEN:
             yield from _in_flight(seen, each)
-        else:
-            connected.setdefault(seen.pid, []).append(each)
     if not tcp_established:
-        yield from _connected({seen.pid: seen for seen in own.values()}, connected)
+        yield from _connected(sockets)
 
 
-def _connected(seen: dict[int, Seen], connected: dict[int, list[Connection]]) -> Iterator[Finding]:
-    for pid, connections in connected.items():
+def _connected(sockets: Sockets) -> Iterator[Finding]:
+    """Connections that lead out of the tree; both ends of the others are saved together."""
+    seen = {each.pid: each for each, *_ in sockets.connections}
+    outside: dict[int, list[Connection]] = {}
+    for each, connection, peer in sockets.connections:
+        if peer is None:
+            outside.setdefault(each.pid, []).append(connection)
+    for pid, connections in outside.items():
         more = f" and {len(connections) - 1} more" if len(connections) > 1 else ""
         yield Finding(
             code="tcp-established",

@@ -17,7 +17,7 @@ from gpusnap.jobs.record import Run, making_snapshot, read_run
 from gpusnap.jobs.snapshots import Taken, read_ledger, snapshot_path
 from gpusnap.plugins import Plugins
 from gpusnap.recovery import recover
-from gpusnap.repository import Snapshot, open_snapshot
+from gpusnap.repository import Snapshot, open_snapshot, require_intact
 from gpusnap.restore import RestoredTarget, RestoreOptions, plan_restore, run_restore
 from gpusnap.target import identity, is_zombie
 
@@ -66,6 +66,8 @@ def bring_back(
             returning = _Return(folder, taken, listener)
             plugins.register(returning, f"return-{run.name}")
             try:
+                # All of it: a restore reads the memory only after the files were cut
+                require_intact(snapshot, lambda _done, _total: None)
                 return _restore(run, snapshot, devices, plugins)
             except _DAMAGED as error:
                 listener.passed_over(taken, error)

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import msgspec
 
@@ -26,6 +27,10 @@ _FRESH_S = 30.0
 """How old the devices' figures may be."""
 _READING_S = 10.0
 """How long reading the devices may take."""
+
+
+_reader = threading.Lock()
+"""Held until the process that read the devices has ended, so that no second one hangs as well."""
 
 
 class _Listing(msgspec.Struct):
@@ -51,19 +56,31 @@ class _Devices:
 
 
 def _read_devices() -> Figures:
+    if not _reader.acquire(blocking=False):
+        return Figures()
+    release = _reader.release
     try:
-        answer = subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, "-P", "-m", "gpusnap", "devices", "--json"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=_READING_S,
-            check=False,
         )
-        listing = msgspec.json.decode(answer.stdout, type=_Listing)
+        release = partial(_end, process)
+        answer, _ = process.communicate(timeout=_READING_S)
+        listing = msgspec.json.decode(answer, type=_Listing)
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError):
         return Figures()  # old figures would hide that the driver does not answer
+    finally:
+        # Not waited for: what a driver holds ends only when the driver lets go of it.
+        threading.Thread(target=release, daemon=True).start()
     return figures_of_devices(listing.devices, time.time())
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    with process:
+        process.kill()
+    _reader.release()
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -114,8 +131,9 @@ def _server(host: str, port: int) -> Iterator[None]:
     registry.register(Gathered(_gathering(_Devices())))
     try:
         server, thread = start_http_server(port, host, registry)
-    except OSError as error:
-        msg = f"Metrics cannot be served on {host}:{port}: {error.strerror or error}"
+    except (OSError, UnicodeError) as error:  # the latter where it cannot be a name of a host
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        msg = f"Metrics cannot be served on {host}:{port}: {reason}"
         raise GpusnapError(msg, cure=f"Set {PORT} to a free port") from error
     try:
         yield

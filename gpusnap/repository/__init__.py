@@ -12,6 +12,7 @@ from gpusnap.repository.manifest import (
     PhaseTime,
     SavedLink,
     SavedOptions,
+    encodable,
     new_id,
     timestamp,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "Verification",
     "check_tags",
     "default_repository",
+    "encodable",
     "locate",
     "new_id",
     "newest_parent",

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from gpusnap.errors import IncompatibleError, IntegrityError
 from gpusnap.events import Phase
+from gpusnap.mailbox import Mailbox
 from gpusnap.repository.digest import FileDigest
 from gpusnap.repository.layout import FORMAT_VERSION, MANIFEST
 from gpusnap.repository.names import problem
@@ -115,6 +116,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         frozen_us: How long the target had not run when the manifest was written.
         parent: Id of the snapshot this one builds on.
         tags: Words that the user gave it.
+        mailbox: Where the process that asked for the checkpoint waits for the answer of a
+            restore, if it was one of the target.
         files: Every file of the snapshot but the manifest and its digest.
         findings: What checks found that did not stop the checkpoint.
     """
@@ -141,6 +144,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     phases: tuple[PhaseTime, ...] = ()
     parent: str | None = None
     tags: tuple[str, ...] = ()
+    mailbox: Mailbox | None = None
     findings: tuple[Finding, ...] = ()
 
     def __post_init__(self) -> None:
@@ -162,6 +166,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         for pid in self.target.pids:
             if not 0 < pid < PID_LIMIT:
                 raise ValueError(f"no process can have PID {pid}")
+        if self.mailbox is not None and self.mailbox.pid not in self.target.pids:
+            raise ValueError(f"process {self.mailbox.pid} waits but is no part of the target")
         for pid in self.claimed:
             if pid not in self.target.pids:
                 raise ValueError(f"process {pid} is claimed but no part of the target")
@@ -211,21 +217,21 @@ def decode(data: bytes, path: Path) -> Manifest:
     return decode_versioned(data, Manifest, path)
 
 
-def _encodable(value: object) -> object:
+def encodable(value: object) -> object:
     """The same with every text fit for UTF-8: a command line may hold any bytes."""
     match value:
         case str():
             return value.encode(errors="backslashreplace").decode()
         case dict():
-            return {_encodable(key): _encodable(each) for key, each in value.items()}
+            return {encodable(key): encodable(each) for key, each in value.items()}
         case list() | tuple():
-            return [_encodable(each) for each in value]
+            return [encodable(each) for each in value]
     return value
 
 
 def encode(manifest: Manifest) -> bytes:
     """A manifest as indented JSON."""
-    plain = _encodable(msgspec.to_builtins(manifest))
+    plain = encodable(msgspec.to_builtins(manifest))
     return msgspec.json.format(msgspec.json.encode(plain), indent=2) + b"\n"
 
 

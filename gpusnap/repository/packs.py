@@ -18,10 +18,17 @@ INDEX_PATH = f"{REGIONS}/index"
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """How packs are read: by how many threads, and which part of them; None for all."""
+    """How packs are read.
+
+    Attributes:
+        workers: By how many threads.
+        subset: Which part of them; None for all.
+        placed: Also the memory that was saved, and not only what else they hold.
+    """
 
     workers: int
     subset: Subset | None = None
+    placed: bool = True
 
 
 class PacksVerified(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +74,12 @@ def verify_packs(
     paths = [f"{REGIONS}/{pack_name(number)}" for number in range(len(saved.packs))]
     wanted = [number for number, path in enumerate(paths) if path not in wrong]
     checked = check_packs(
-        saved, wanted, workers=reading.workers, progress=progress, subset=reading.subset
+        saved,
+        wanted,
+        workers=reading.workers,
+        progress=progress,
+        subset=reading.subset,
+        placed=reading.placed,
     )
     return PacksVerified(
         files=len(wanted),

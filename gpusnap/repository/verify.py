@@ -67,12 +67,15 @@ def verify(
         PrivilegeError: It may not be read.
     """
     folder = snapshot.path if isinstance(snapshot, Snapshot) else as_path(snapshot)
-    options = Reading(workers=workers or processors(), subset=subset)
-    with reading(folder):
-        return _verify(folder, progress, options)
+    return _verify(folder, progress, Reading(workers=workers or processors(), subset=subset))
 
 
 def _verify(folder: Path, progress: Progress, options: Reading) -> Verification:
+    with reading(folder):
+        return _verify_held(folder, progress, options)
+
+
+def _verify_held(folder: Path, progress: Progress, options: Reading) -> Verification:
     with storage("read", folder):
         entries = {entry.path: entry for entry in scan(folder) if not entry.folder}
     try:
@@ -124,12 +127,19 @@ def _verify_files(
     )
 
 
-def require_intact(snapshot: Snapshot, progress: Progress) -> Verification:
+def require_intact(snapshot: Snapshot, progress: Progress, *, memory: bool = True) -> Verification:
     """Verify before a restore.
+
+    Args:
+        snapshot: The snapshot.
+        progress: Called with bytes read and bytes in all.
+        memory: Also read the memory in packs. A restore compares every chunk of it when it
+            writes it, before any task runs, and reads it only once.
 
     Raises:
         IntegrityError: A file is not as it was; the first is named, the others are details.
     """
-    verification = verify(snapshot, progress)
+    options = Reading(workers=processors(), placed=memory)
+    verification = _verify(snapshot.path, progress, options)
     refuse(verification.findings, IntegrityError)
     return verification

@@ -28,25 +28,12 @@ from gpusnap.types import (
     DeviceProcess,
     DeviceState,
     DeviceUse,
-    EccCounts,
     Engine,
     Finding,
-    Health,
     Operation,
     Probe,
     Region,
     Target,
-)
-
-_HEALTH = Health(
-    ecc_enabled=True,
-    ecc=EccCounts(
-        volatile_corrected=0,
-        volatile_uncorrected=0,
-        aggregate_corrected=0,
-        aggregate_uncorrected=0,
-    ),
-    temperature_celsius=40,
 )
 
 
@@ -227,7 +214,7 @@ def _device(machine: Machine, index: int, described: DeviceDescription) -> Devic
         memory_free=machine.free(described.uuid),
         driver_version=machine.description.driver_version,
         partitioned=False,
-        health=_HEALTH,
+        health=described.health,
     )
 
 

@@ -31,7 +31,7 @@ import msgspec
 from gpusnap.errors import NoBackendError, UsageError
 from gpusnap.target import alive, inside_pid, pid_namespace, pids_in
 from gpusnap.testing.errors import OutOfMemoryError, SimulatedDeviceError
-from gpusnap.types import DeviceState, ProcessId
+from gpusnap.types import DeviceState, EccCounts, Health, ProcessId
 
 SIM_VARIABLE = "GPUSNAP_SIM_DIR"
 """Environment variable that names the folder of the simulated machine."""
@@ -42,12 +42,26 @@ DEFAULT_MEMORY = 64 << 20
 T = TypeVar("T")
 
 
+SOUND = Health(
+    ecc_enabled=True,
+    ecc=EccCounts(
+        volatile_corrected=0,
+        volatile_uncorrected=0,
+        aggregate_corrected=0,
+        aggregate_uncorrected=0,
+    ),
+    temperature_celsius=40,
+)
+"""The health of a device unless told."""
+
+
 class DeviceDescription(msgspec.Struct, frozen=True, kw_only=True):
     """One simulated device; memory in bytes."""
 
     uuid: str
     model: str = "Simulated 1"
     memory: int = DEFAULT_MEMORY
+    health: Health = SOUND
 
 
 class MachineDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +153,14 @@ class Machine(msgspec.Struct, frozen=True):
     def environment(self) -> dict[str, str]:
         """The variable that names this machine to a program."""
         return {SIM_VARIABLE: str(self.path)}
+
+    def set_health(self, index: int, health: Health) -> None:
+        """Have the driver report another health of a device from now on."""
+        described = self.description
+        devices = list(described.devices)
+        devices[index] = msgspec.structs.replace(devices[index], health=health)
+        changed = msgspec.structs.replace(described, devices=tuple(devices))
+        write_struct(self.path / "devices.json", changed)
 
     def device(self, device_uuid: str) -> DeviceDescription:
         """One device.

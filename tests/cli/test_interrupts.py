@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gpusnap.cli._interrupts import Interrupted, Interrupts
-from gpusnap.events import Event, Phase, PhaseFinished, PhaseStarted
+from gpusnap.events import Event, OperationEnded, Phase, PhaseFinished, PhaseStarted
 from gpusnap.hookspecs import hookimpl
 from gpusnap.plugins import default_plugins
 from gpusnap.repository import Repository
 from gpusnap.target import is_zombie
+from gpusnap.types import Operation
 from tests.cli.conftest import Answer, Command
 from tests.repository.samples import hidden
 
@@ -89,6 +90,15 @@ def test_from_the_publication_on_it_is_too_late(
             interrupts.gpusnap_event(finished(Phase.PUBLISH))
         signal.raise_signal(signal.SIGTERM)
         interrupts.gpusnap_event(finished(Phase.PUBLISH))
+        interrupts.operation_ended(last=True)
+
+
+def test_when_an_operation_has_ended_it_is_too_late() -> None:
+    with Interrupts() as interrupts:
+        interrupts.gpusnap_event(started(Phase.CRIU_RESTORE))
+        ended = OperationEnded(id="a", operation=Operation.RESTORE, microseconds=1)
+        interrupts.gpusnap_event(ended)
+        signal.raise_signal(signal.SIGTERM)  # a plugin takes its time
         interrupts.operation_ended(last=True)
 
 
@@ -216,8 +226,13 @@ def test_exit_code(
 
 
 def test_ctrl_c_while_modules_load_leaves_no_traceback() -> None:
-    # The interpreter itself takes some 20 ms to start; until then it is Python's own affair.
-    script = "import sys, gpusnap.cli; print(flush=True); gpusnap.cli.main()"
+    # Until gpusnap says what an interrupt does, it is Python's own affair.
+    script = (
+        "import signal, gpusnap.cli\n"
+        "say = signal.signal\n"
+        "signal.signal = lambda *said: (say(*said), print(flush=True))[0]\n"
+        "gpusnap.cli.main()\n"
+    )
     for delay in (0.0, 0.05, 0.1, 0.2):
         with subprocess.Popen(
             [sys.executable, "-c", script, "backends"],
@@ -227,7 +242,7 @@ def test_ctrl_c_while_modules_load_leaves_no_traceback() -> None:
         ) as process:
             assert process.stdout is not None
             process.stdout.readline()
-            time.sleep(0.005 + delay)
+            time.sleep(delay)
             os.kill(process.pid, signal.SIGINT)
             _, said = process.communicate(timeout=30)
         assert b"Traceback" not in said

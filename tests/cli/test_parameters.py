@@ -4,7 +4,7 @@ import click
 import pytest
 
 from gpusnap.cli._group import root
-from gpusnap.cli._parameters import parse_duration, parse_folder, parse_name
+from gpusnap.cli._parameters import parse_duration, parse_folder, parse_name, parse_range
 from gpusnap.plan import CheckpointOptions
 from gpusnap.restore import RestoreOptions
 
@@ -34,6 +34,17 @@ def test_durations(text: str, microseconds: int) -> None:
 def test_no_durations(text: str) -> None:
     with pytest.raises(click.BadParameter):
         parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["1000-2F00", "0x1000-0x2f00"])
+def test_ranges_of_addresses(text: str) -> None:
+    assert parse_range(text) == (0x1000, 0x1F00)
+
+
+@pytest.mark.parametrize("text", ["1000", "2000-1000", "1000-1000", "1-g", "-1-2", "1" * 17 + "-2"])
+def test_no_ranges_of_addresses(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no range of addresses"):
+        parse_range(text)
 
 
 def test_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,10 @@ from gpusnap.cli._reference import reference
 
 PAGE = Path(__file__).parents[2] / "docs/reference/cli.md"
 EXPECTED = [
-    *("checkpoint", "restore", "suspend", "resume", "recover"),
+    *("checkpoint", "restore", "suspend", "resume"),
+    *("run", "watch", "preempt", "branch", "replay", "recover"),
     *("list", "inspect", "verify", "diff", "rm", "prune"),
-    *("check", "devices", "ps", "backends", "setup-criu", "demo", "bench", "evidence"),
+    *("check", "devices", "ps", "backends", "metrics", "setup-criu", "demo", "bench", "evidence"),
 ]
 
 OPTIONS = [

@@ -1,5 +1,6 @@
 """CRIU's inventory and process list, whole and damaged."""
 
+import os
 import struct
 from contextlib import suppress
 from pathlib import Path
@@ -8,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusnap.criu import images_pb2, inventory_plugins
+from gpusnap.criu import OpenFile, abstract_names, images_pb2, inventory_plugins, open_files
 from gpusnap.criu.images import (
     COMMON_MAGIC,
+    FILES_MAGIC,
     INVENTORY_MAGIC,
     LARGEST,
     TREE_MAGIC,
@@ -56,6 +58,19 @@ def test_threads_groups_and_sessions_take_pids_too(tmp_path: Path) -> None:
     assert taken_pids(tmp_path) == {3, 5, 7, 8, 301, 302}
 
 
+def test_ordinary_files_are_read(tmp_path: Path) -> None:
+    other = images_pb2.FileEntry(id=1)
+    grows = images_pb2.FileEntry(id=2)
+    grows.reg.flags, grows.reg.pos, grows.reg.name = os.O_WRONLY | os.O_APPEND, 5, b"/log-\xff"
+    encoded = [entry.SerializeToString() for entry in (other, grows)]
+    framed = b"".join(struct.pack("<I", len(entry)) + entry for entry in encoded)
+    (tmp_path / "files.img").write_bytes(COMMON_MAGIC + FILES_MAGIC + framed)
+    (file,) = open_files(tmp_path)
+    flags = os.O_WRONLY | os.O_APPEND
+    assert file == OpenFile(path="/log-\udcff", flags=flags, position=5, size=None)
+    assert file.written
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -93,6 +108,7 @@ def test_any_bytes_are_read_or_refused_by_that_error_alone(
     folder = tmp_path_factory.mktemp("any")
     for name, magic in (("inventory.img", INVENTORY_MAGIC), ("pstree.img", COMMON_MAGIC)):
         (folder / name).write_bytes(magic + data)
-    for read in (inventory_plugins, tree_pids, taken_pids):
+    (folder / "files.img").write_bytes(COMMON_MAGIC + FILES_MAGIC + data)
+    for read in (inventory_plugins, tree_pids, taken_pids, open_files, abstract_names):
         with suppress(IntegrityError):
             read(folder)

@@ -15,6 +15,7 @@ from gpusnap.errors import CriuError, DeadlineError
 from gpusnap.target import is_zombie
 from tests.criu.conftest import SECONDS, agree, dump_request, restore_request
 from tests.criu.counters import Counter
+from tests.pids import next_pid
 
 pytestmark = pytest.mark.usefixtures("root")
 
@@ -156,11 +157,11 @@ def test_criu_killed_over_a_job_leaves_the_session_alone(criu: Criu, saved_job: 
 
 
 def _take_pid(pid: int) -> subprocess.Popen[bytes]:
-    """A process with just that number: the kernel gives the next one after ns_last_pid."""
+    """A process with just that number."""
     program = [sys.executable, "-S", "-E", "-c", "input()"]
     for _ in range(50):
-        Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
-        taker = subprocess.Popen(program, stdin=subprocess.PIPE, start_new_session=True)
+        with next_pid(pid):
+            taker = subprocess.Popen(program, stdin=subprocess.PIPE, start_new_session=True)
         if taker.pid == pid:
             return taker
         taker.communicate(b"\n")

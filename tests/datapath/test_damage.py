@@ -1,7 +1,7 @@
 """No flipped bit passes, nothing damaged is filled, no forged index is believed."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -26,23 +26,30 @@ from tests.datapath.targets import Process, check, save, silent
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Saved with all codecs, by two workers."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Saved with all codecs, by two workers; the process still stands there to be filled."""
     folder = tmp_path_factory.mktemp("saved") / "regions"
     with Process("text", "halves", "floats", "striped", "page") as process:
         saving = Saving(compression=Compression.ZSTD, workers=2, budget=1 << 20)
         save(process.spans(), folder, saving)
-    check(folder)
-    return folder
+        check(folder)
+        restore(folder)
+        yield folder
 
 
-def damaged(path: Path, data: bytes) -> IntegrityError:
+def restore(folder: Path) -> None:
+    """Read what a restore reads: the saved memory itself only when it is written."""
+    check(folder, placed=False)
+    Filler(folder, workers=2).fill(silent)
+
+
+def damaged(path: Path, data: bytes, read: Callable[[Path], None] = check) -> IntegrityError:
     """The error that a file of other bytes leads to; afterwards it is as it was."""
     before = path.read_bytes()
     path.write_bytes(data)
     try:
         with pytest.raises(IntegrityError) as caught:
-            check(path.parent)
+            read(path.parent)
     finally:
         path.write_bytes(before)
     return caught.value
@@ -54,9 +61,21 @@ def test_a_flipped_bit(folder: Path, data: st.DataObject) -> None:
     content = bytearray(path.read_bytes())
     at = data.draw(st.integers(0, len(content) - 1))
     content[at] ^= 1 << data.draw(st.integers(0, 7))
-    error = damaged(path, bytes(content))
-    assert error.text.startswith(str(path)), "it names the file"
-    assert error.cure == "Restore another snapshot"
+    for read in (check, restore):
+        error = damaged(path, bytes(content), read)
+        assert error.text.startswith(str(path)), "it names the file"
+        assert error.cure == "Restore another snapshot"
+
+
+def test_a_flipped_bit_that_no_codec_looks_at(folder: Path) -> None:
+    """Behind what is compressed are zeros up to the next page."""
+    for located in (saved := Saved(folder)).located():
+        chunk, path = located.chunk, saved.path(located.pack)
+        if chunk.extent > chunk.stored:
+            content = bytearray(path.read_bytes())
+            content[chunk.position + chunk.extent - 1] ^= 1
+            error = damaged(path, bytes(content), restore)
+            assert f"the chunk at {chunk.position} " in error.text
 
 
 @given(data=st.data())

@@ -17,14 +17,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import psutil
 
 from gpusnap.cli import main
-from gpusnap.cli._main import run
 from gpusnap.events import CriuNotified, Event, PhaseFinished, PhaseStarted
 from gpusnap.hookspecs import hookimpl
 from gpusnap.journal import entries, state_directory
@@ -143,32 +141,15 @@ def leave_one_backend() -> None:
             plugins.unregister(backend._plugin)
 
 
-def be_gpusnap(
-    environment: Mapping[str, str],
-    folder: Path,
-    listener: Killer | Census | None,
-    arguments: Sequence[str],
-) -> NoReturn:
-    """Run the command line in a process that was forked with everything loaded.
-
-    It differs from one that was typed in the time it takes to start.
-    """
-    os.environ.clear()
-    os.environ.update(environment)
-    os.setsid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` has it ignored
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    for number, path in enumerate((Path(os.devnull), folder / "stdout", folder / "stderr")):
-        os.dup2(os.open(path, os.O_RDWR), number)
+def listen(listener: Killer | Census | None) -> None:
+    """Have someone listen to the events of this process, if anyone."""
     leave_one_backend()
     if listener is not None:
         default_plugins().register(listener, "listener")
-    sys.exit(run(arguments))
 
 
 if __name__ == "__main__":
     point, victim, report, *arguments = sys.argv[1:]
-    leave_one_backend()
-    default_plugins().register(Killer(point, victim, Path(report)), "killer")
+    listen(Killer(point, victim, Path(report)))
     sys.argv = ["gpusnap", *arguments]
     main()

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +13,19 @@ from gpusnap.target import alive, identity
 from gpusnap.testing import SIM_VARIABLE, create_machine
 from gpusnap.testing.program import count_steps, reference_log
 from gpusnap.types import ProcessId
+from tests.e2e.loaded import Running
 
 PATIENCE_S = 30.0
+STEPS = 300
+SLOW_US = 100_000
+"""Steps of a job that is to end, and their duration: half a minute, or a moment in a hurry."""
+
+SMALL = 16 * 4096
+"""Bytes of device memory of which a job reads and changes all within 16 steps."""
+
+_PROGRAM = Path(__file__).with_name("paced.py")
+_STEP_US = 20_000
+"""Duration of a step unless told: a job computes for a tenth of it and leaves others the rest."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +59,20 @@ class Site:
 
     def gpusnap(self, *arguments: object, **changes: str) -> "subprocess.CompletedProcess[str]":
         """Run the command line."""
-        return self.run("-m", "gpusnap", *arguments, **changes)
+        with tempfile.TemporaryDirectory() as streams:
+            running = Running({**self.environment, **changes}, Path(streams), arguments)
+            ended = running.wait()
+        return subprocess.CompletedProcess("gpusnap", ended.code, ended.output, ended.errors)
 
-    def run(self, *arguments: object, **changes: str) -> "subprocess.CompletedProcess[str]":
+    def typed(self, *arguments: object) -> "subprocess.CompletedProcess[str]":
+        """Run the command line as a user does, in a Python of its own."""
+        return self.run("-m", "gpusnap", *arguments)
+
+    def run(self, *arguments: object) -> "subprocess.CompletedProcess[str]":
         """Run Python on something, in this site's environment."""
         return subprocess.run(
             [sys.executable, *map(str, arguments)],
-            env={**self.environment, **changes},
+            env=self.environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -77,8 +96,8 @@ class Job:
         """Start it as init's child, so that its PID is free as soon as it is gone."""
         log, pid_file = site.folder / f"{name}.log", site.folder / f"{name}.pid"
         log.unlink(missing_ok=True)
-        program = ["-m", "gpusnap.testing.program", str(log), str(steps)]
-        for option, value in options.items():
+        program = [str(_PROGRAM), str(log), str(steps)]
+        for option, value in ({"step_us": _STEP_US} | options).items():
             program += [f"--{option.replace('_', '-')}", str(value)]
         start_detached([sys.executable, *program], pid_file, site.environment)
         await_true(lambda: count_steps(log) > 0, "the program computes")
@@ -89,6 +108,11 @@ class Job:
     @property
     def pid(self) -> int:
         return self.process.pid
+
+    @property
+    def hurry(self) -> Path:
+        """The file that has it hurry as long as it exists."""
+        return self.log.with_suffix(".hurry")
 
     @property
     def done(self) -> int:
@@ -103,6 +127,13 @@ class Job:
         before = self.done
         return becomes_true(lambda: self.done > before + 1, 10.0)
 
+    def is_intact(self) -> bool:
+        """Whether it computes on with the memory that it had, as long as that is ``SMALL``."""
+        before = self.done
+        await_true(lambda: self.done > before + 20, "it computes with all of its memory")
+        lines = self.log.read_text().rpartition("\n")[0].splitlines()
+        return lines == reference_log(len(lines), SMALL).splitlines()[:-1]
+
     def adopt(self) -> None:
         """Take the restored process for ours: same PID, another start."""
         restored = identity(self.pid)
@@ -110,7 +141,8 @@ class Job:
         self.process = restored
 
     def finish(self) -> str:
-        """Wait for its end and return its whole log."""
+        """Have it hurry to its end and return its whole log."""
+        self.hurry.touch()
         await_true(lambda: not self.alive, "the program ends", 120.0)
         return self.log.read_text()
 

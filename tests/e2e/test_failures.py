@@ -18,6 +18,7 @@ from gpusnap.target import identity
 from gpusnap.testing import SIM_VARIABLE, fail
 from gpusnap.testing.machine import MachineDescription, read_struct, write_struct
 from tests.e2e.jobs import Job, Site, await_true, start_detached
+from tests.pids import next_pid
 
 IN_A_CHECKPOINT = [
     ("lock", "busy", 17),
@@ -356,24 +357,23 @@ def test_a_taken_pid(saved: Job) -> None:
     saved.kill()
 
 
+def fork_as(pid: int) -> None:
+    """A child with just that number that has ended and is not waited for."""
+    for _ in range(100):
+        with next_pid(pid):
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+        if child == pid:
+            return
+        os.waitpid(child, 0)
+    pytest.fail("the PID could not be taken for the test")
+
+
 def test_a_pid_taken_by_a_zombie(saved: Job) -> None:
-    script = (
-        "import os, time\n"
-        f"open('/proc/sys/kernel/ns_last_pid', 'w').write(str({saved.pid} - 1))\n"
-        "pid = os.fork()\n"
-        "if pid == 0: os._exit(0)\n"
-        "print(pid, flush=True); time.sleep(120)"
-    )
-    for _ in range(20):
-        with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
-            assert parent.stdout is not None
-            if int(parent.stdout.readline()) == saved.pid:
-                ran = saved.site.gpusnap("restore", "one", "--dry-run", "--json")
-                parent.kill()
-                break
-            parent.kill()
-    else:
-        pytest.fail("the PID could not be taken for the test")
+    fork_as(saved.pid)
+    ran = saved.site.gpusnap("restore", "one", "--dry-run", "--json")
+    os.waitpid(saved.pid, 0)
     assert ran.returncode == 14
     plan = json.loads(ran.stdout)
     taken = [finding for finding in plan["findings"] if finding["code"] == "pid-taken"]

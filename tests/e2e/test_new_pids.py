@@ -24,7 +24,7 @@ from gpusnap.restore import RestoredTarget, RestoreOptions, _check_new_pids, pla
 from gpusnap.target import alive, find_target, identity, inside_pid, pid_namespace, pids_in
 from gpusnap.testing import SIM_VARIABLE
 from gpusnap.types import Engine, Finding, ProcessId, Target
-from tests.e2e.jobs import Job, Site, await_true
+from tests.e2e.jobs import SLOW_US, STEPS, Job, Site, await_true
 
 Restore = Callable[[], RestoredTarget]
 
@@ -39,7 +39,7 @@ class Saved(NamedTuple):
 @pytest.fixture(scope="module")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     site = Site.make(tmp_path_factory.mktemp("site"))
-    job = Job.start(site, steps=600)
+    job = Job.start(site, steps=STEPS, step_us=SLOW_US)
     with pytest.MonkeyPatch.context() as patch:
         set_variables(patch, site)
         gpusnap.create_checkpoint(job.pid, "one", leave_running=False)
@@ -56,6 +56,7 @@ def saved(once: Saved, monkeypatch: pytest.MonkeyPatch) -> Job:
     """The program as it was right after it was saved; it is gone."""
     set_variables(monkeypatch, once.job.site)
     once.job.log.write_text(once.log)
+    once.job.hurry.unlink(missing_ok=True)
     return once.job
 
 
@@ -95,6 +96,7 @@ def test_three_at_once_come_to_the_same_result(saved: Job, restore: Restore) -> 
     assert len({target.root_pid for target in targets}) == 3
     for target in targets:
         assert target.new_pids == ((saved.pid, target.root_pid),)
+    saved.hurry.touch()
     for target in targets:
         await_true(lambda target=target: gone(init_of(target)), "it computes to its end")
     lines, expected = saved.log.read_text().splitlines(), saved.expected().splitlines()

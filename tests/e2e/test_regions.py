@@ -15,8 +15,9 @@ import pytest
 from gpusnap.criu import find_criu
 from gpusnap.datapath import Filler
 from gpusnap.target import find_target, identity, read_process
+from gpusnap.testing.program import reference_log
 from tests.e2e.family import SIZE
-from tests.e2e.jobs import Job, Site, await_true, start_detached
+from tests.e2e.jobs import SLOW_US, STEPS, Job, Site, await_true, start_detached
 
 PROGRAM = """
 import ctypes, hashlib, mmap, os, random, signal, sys, time
@@ -196,7 +197,7 @@ def test_a_flipped_bit_in_a_pack(site: Site, memory: Memory) -> None:
     refused = site.gpusnap("restore", "one")
     assert refused.returncode == 12
     assert pack.name in refused.stderr
-    assert identity(memory.pid) is None
+    memory.await_gone()
 
 
 def test_a_full_disk_while_memory_is_written(site: Site, memory: Memory, tmp_path: Path) -> None:
@@ -219,15 +220,12 @@ def test_a_full_disk_while_memory_is_written(site: Site, memory: Memory, tmp_pat
 
 
 def test_device_memory_goes_past_criu(site: Site) -> None:
-    job = Job.start(site, steps=600, memory=32 << 20)
+    job = Job.start(site, steps=STEPS, step_us=SLOW_US, memory=32 << 20)
     assert site.gpusnap("checkpoint", job.pid, "one", "--kill").returncode == 0
     assert saved_memory(site, "one")["raw"] >= 32 << 20
     assert site.gpusnap("restore", "one").returncode == 0
     job.adopt()
-    await_true(lambda: not job.alive, "the program ends", 120)
-    from gpusnap.testing.program import reference_log
-
-    assert job.log.read_text() == reference_log(600, 32 << 20)
+    assert job.finish() == reference_log(STEPS, 32 << 20)
 
 
 class Family:

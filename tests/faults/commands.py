@@ -1,34 +1,13 @@
-"""gpusnap's command line, forked from a process that has it loaded.
+"""gpusnap's command line with a fault."""
 
-Starting Python and loading gpusnap takes longer than a checkpoint of a small target, and a
-matrix of faults is hundreds of commands.
-"""
-
-import contextlib
+import functools
 import json
-import multiprocessing
 from dataclasses import dataclass
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-import psutil
-
-from tests.e2e.faults import Census, Killer, be_gpusnap
+from tests.e2e.faults import Census, Killer, listen
 from tests.e2e.jobs import Site
-
-_PATIENCE_S = 180.0
-_LOADED = ["tests.e2e.faults", "gpusnap.testing.backend", "gpusnap_amd", "gpusnap_nvidia"]
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(_LOADED)
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A command that ended, with a negative code if by a signal."""
-
-    code: int
-    output: str
-    errors: str
+from tests.e2e.loaded import Ended, Running
 
 
 @dataclass(frozen=True)
@@ -47,17 +26,11 @@ class Commands:
     def __init__(self, site: Site) -> None:
         self.site = site
 
-    def start(self, *arguments: object, listener: Killer | Census | None = None) -> "Running":
-        for name in ("stdout", "stderr"):
-            (self.site.folder / name).write_text("")
-        typed = [str(argument) for argument in arguments]
-        given = (self.site.environment, self.site.folder, listener, typed)
-        process = _CONTEXT.Process(target=be_gpusnap, args=given, daemon=True)
-        process.start()
-        return Running(process, self.site.folder)
-
-    def run(self, *arguments: object) -> Ended:
-        return self.start(*arguments).wait()
+    def run(self, *arguments: object, listener: Killer | Census | None = None) -> Ended:
+        prepare = functools.partial(listen, listener)
+        ended = Running(self.site.environment, self.site.folder, arguments, prepare).wait()
+        assert "Traceback" not in ended.errors, ended.errors
+        return ended
 
     def succeed(self, *arguments: object) -> str:
         """Run what must succeed; returns its output."""
@@ -70,14 +43,14 @@ class Commands:
     ) -> Struck:
         report = self._new_report()
         killer = Killer(point, victim, report, target)
-        ended = self.start(*arguments, listener=killer).wait()
+        ended = self.run(*arguments, listener=killer)
         hit = report.read_text() if report.exists() else "never"
         return Struck(ended.code, ended.output, ended.errors, point, victim, hit)
 
     def census(self, *arguments: object, target: int) -> dict[str, list[str]]:
         """Run undisturbed; returns each point that was passed and who was there."""
         report = self._new_report()
-        ended = self.start(*arguments, listener=Census(report, target)).wait()
+        ended = self.run(*arguments, listener=Census(report, target))
         assert ended.code == 0, ended.errors
         passed = [json.loads(line) for line in report.read_text().splitlines()]
         found: dict[str, list[str]] = {}
@@ -89,33 +62,3 @@ class Commands:
         report = self.site.folder / "report"
         report.unlink(missing_ok=True)
         return report
-
-
-class Running:
-    """A command under way."""
-
-    def __init__(self, process: ForkServerProcess, folder: Path) -> None:
-        self._process = process
-        self._folder = folder
-        assert process.pid is not None
-        self.pid = process.pid
-
-    def wait(self) -> Ended:
-        self._process.join(_PATIENCE_S)
-        code = self._process.exitcode
-        if code is None:
-            self._end_all()
-            msg = f"gpusnap (PID {self.pid}) hangs"
-            raise AssertionError(msg)
-        self._process.close()
-        output, errors = (self._folder / name for name in ("stdout", "stderr"))
-        ended = Ended(code, output.read_text(), errors.read_text())
-        assert "Traceback" not in ended.errors, ended.errors
-        return ended
-
-    def _end_all(self) -> None:
-        """End what hangs, for the next strike to begin afresh."""
-        gpusnap = psutil.Process(self.pid)
-        for process in (*gpusnap.children(recursive=True), gpusnap):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()

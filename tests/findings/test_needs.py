@@ -14,7 +14,7 @@ import gpusnap
 from gpusnap.criu import Criu
 from gpusnap.findings import Choice, Wishes
 from gpusnap.plan import CheckpointOptions
-from gpusnap.repository import SavedLink, SavedOptions, Snapshot
+from gpusnap.repository import SavedLink, SavedOptions
 from gpusnap.types import Severity
 from tests.findings.conftest import Start, dump, errors, found, inspect
 from tests.findings.programs import Program
@@ -203,20 +203,20 @@ def test_shared_memory_comes_back_twice_and_elsewhere(
         assert shared.works()
         shared.end()
     shared.program.gone()
-    _restores(shared, snapshot, lambda: None)
+    _restores(shared, snapshot.path, lambda: None)
     saved = shared.file.read_bytes()
     shared.file.write_bytes(bytes(len(saved)))
     with pytest.raises(gpusnap.errors.IncompatibleError, match="no longer as it was") as refusal:
         gpusnap.restore_checkpoint(snapshot.path)
     assert str(refusal.value.cure).endswith(f"rm {shared.file}")
     # As on another machine, or after a boot
-    _restores(shared, snapshot, shared.file.unlink)
+    _restores(shared, snapshot.path, shared.file.unlink)
     assert shared.file.stat().st_nlink == 1
 
 
-def _restores(shared: Shared, snapshot: Snapshot, before: Callable[[], None]) -> None:
+def _restores(shared: Shared, snapshot: Path, before: Callable[[], None]) -> None:
     before()
-    gpusnap.restore_checkpoint(snapshot.path)
+    gpusnap.restore_checkpoint(snapshot)
     assert shared.works()
     assert leftovers() == []
     shared.end()

@@ -131,6 +131,30 @@ def test_an_established_connection(criu: Criu, start: Start, server: socket.sock
     assert "tcp-established" not in found(program, criu, tcp_established=True)
 
 
+BETWEEN = """
+l = socket.create_server(('{host}', 0), family={family}, dualstack_ipv6={family} == 10)
+if os.fork() == 0:
+    s = socket.create_connection(('127.0.0.1', l.getsockname()[1]))
+    l.close()
+    time.sleep(600)
+    os._exit(0)
+c = l.accept()
+"""
+
+
+@pytest.mark.parametrize(("host", "family"), [("127.0.0.1", 2), ("::", 10)], ids=["ipv4", "ipv6"])
+def test_a_connection_within_the_tree(criu: Criu, start: Start, host: str, family: int) -> None:
+    """An end of IPv6 may have one of IPv4 at the other."""
+    program = start("import time\n" + BETWEEN.format(host=host, family=family))
+    assert "tcp-established" not in found(program, criu)
+    needs = inspect(program, criu).needs
+    assert needs.options.tcp_established
+    (choice,) = (each for each in needs.choices if each.option == "--tcp-established")
+    assert f"process {program.pid} " in choice.reason
+    if "socket-old-criu" not in found(program, criu):
+        assert dump(program, criu) is None
+
+
 def test_a_connection_over_ipv6(criu: Criu, start: Start) -> None:
     if not socket.has_dualstack_ipv6():
         pytest.skip("No IPv6 here")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpusnap.criu import images_pb2
 from gpusnap.criu.images import COMMON_MAGIC, INVENTORY_MAGIC, TREE_MAGIC
-from gpusnap.datapath import Compression, Kind, Saver, Saving, Span
+from gpusnap.datapath import Compression, ImageFile, Kind, Saver, Saving, Span
 from gpusnap.repository.manifest import encode
 from tests.hostile.targets import silent
 from tests.repository.test_manifest import FULL
@@ -23,7 +23,10 @@ def _content() -> bytes:
 
 
 def saved(incremental: bool = False) -> dict[str, bytes]:
-    """Regions of this very process: an index and its packs, some chunks of each codec."""
+    """Regions of this very process: an index and its packs, some chunks of each codec.
+
+    Incremental ones hold image files too.
+    """
     content = _content()
     with tempfile.TemporaryDirectory() as name, mmap.mmap(-1, len(content)) as memory:
         memory[:] = content
@@ -33,7 +36,10 @@ def saved(incremental: bool = False) -> dict[str, bytes]:
         spans = [Span(os.getpid(), start + at, half, Kind.HOST) for at in (0, half)]
         saving = Saving(compression=Compression.ZSTD, workers=1, incremental=incremental)
         saver = Saver(folder, saving)
-        saver.copy(spans, silent)
+        image = Path(name, "pages.img")
+        image.write_bytes(bytes(8) + content[: 1 << 15])
+        file = ImageFile(path=image, parts=(8, 1 << 14, 1 << 14))
+        saver.copy(spans, silent, [file] if incremental else [])
         saver.finish(silent)
         del view
         return {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -59,13 +59,19 @@ def sealed(data: bytes) -> bytes:
 
 
 def regions(files: dict[str, bytes]) -> None:
-    """Read an index and its packs: all but the writing into processes."""
+    """Read an index and its packs, and unpack images: all but the writing into processes."""
     with folder_of(files) as folder, suppress(GpusnapError):
         filler, saved = Filler(folder), Saved(folder)
         assert filler.raw_bytes >= 0
         assert all(span.pid > 0 for span in filler.spans)
         checked = check_packs(saved, range(len(saved.packs)), workers=1, progress=silent)
         assert checked.bytes <= sum(map(len, files.values()))
+        unpacked = folder / "unpacked"
+        unpacked.mkdir()
+        before = sorted(folder.iterdir())
+        with suppress(GpusnapError):
+            filler.write_images(unpacked, silent)
+        assert sorted(folder.iterdir()) == before
 
 
 def silent(_done: int, _total: int) -> None:

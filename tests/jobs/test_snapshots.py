@@ -148,12 +148,14 @@ class Heard:
 
 
 def test_damaged_snapshots_are_passed_over(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    for _ in range(3):
+    for _ in range(4):
         place.take()
-    (place.repository.path / "job-000003/manifest.json").write_text("{}")
+    (place.repository.path / "job-000004/manifest.json").write_text("{}")
+    spoil_pack(place.repository.path / "job-000003")
     restored = []
 
     def restore(path: Path, **_: object) -> None:
+        assert path.name != "job-000003", "its files would have been cut"
         if path.name == "job-000002":
             raise IntegrityError("a chunk is damaged")
         restored.append(path.name)
@@ -164,9 +166,10 @@ def test_damaged_snapshots_are_passed_over(place: Place, monkeypatch: pytest.Mon
     heard = Heard()
     bring_back(place.folder, place.plugins, NO_CHOICE, heard)
     assert (restored, heard.cleared_once) == (["job-000001"], True)
-    first, second = heard.passed
-    assert first.startswith("job-000003: ")
-    assert second == "job-000002: a chunk is damaged"
+    first, second, third = heard.passed
+    assert first.startswith("job-000004: ")
+    assert second.startswith("job-000003: ")
+    assert third == "job-000002: a chunk is damaged"
 
 
 def test_without_a_snapshot_nothing_comes_back(place: Place) -> None:

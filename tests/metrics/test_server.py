@@ -2,6 +2,8 @@ import contextlib
 import http.client
 import os
 import socket
+import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,7 +107,29 @@ def test_the_devices_are_read_by_another_process(
 
 def test_a_driver_that_hangs_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_READING_S", 0.01)
+    ends = threading.Event()
+    end = server._end
+
+    def held(process: "subprocess.Popen[bytes]") -> None:
+        ends.wait(60)
+        end(process)
+
+    monkeypatch.setattr(server, "_end", held)
     assert not server._read_devices()
+    monkeypatch.setattr(subprocess, "Popen", None)  # none is started beside one that hangs
+    assert not server._read_devices()
+    ends.set()
+    assert server._reader.acquire(timeout=60), "the next one may"
+    server._reader.release()
+
+
+def test_a_host_that_cannot_be_is_a_warning(port: int) -> None:
+    heard: list[Event] = []
+    with serving(heard.append, f"a..b:{port}"):
+        heard.append(START)  # the job runs
+    warning, _ = heard
+    assert isinstance(warning, Found)
+    assert warning.finding.text.startswith(f"Metrics cannot be served on a..b:{port}: ")
 
 
 @pytest.mark.parametrize("listens", [True, False])

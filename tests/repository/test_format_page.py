@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from gpusnap.criu import Criu, DumpRequest, Session, search_criu
+from gpusnap.mailbox import Mailbox
 from gpusnap.repository import (
     FileDigest,
     Host,
@@ -45,6 +46,7 @@ STRUCTS = (
     FileDigest,
     Finding,
     Host,
+    Mailbox,
     Manifest,
     PhaseTime,
     Process,

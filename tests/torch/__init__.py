@@ -1,0 +1,1 @@
+"""The integration of PyTorch, on the CPU."""
