@@ -6,6 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 READY := .venv/.ready
+# Tests at once: most of their time they wait for what they have started.
 AT_ONCE ?= $(shell echo $$(($$(nproc) + 1)))
 BUILD_INPUTS := pyproject.toml $(shell find cffi_build -type f -not -path '*/__pycache__/*')
 

@@ -97,6 +97,7 @@ def __getattr__(name: str) -> object:
         for module in _MODULES:
             found = getattr(importlib.import_module(f"gpusnap.{module}"), name, None)
             if found is not None:
+                globals()[name] = found  # step() is called often
                 return found
     msg = f"module 'gpusnap' has no attribute '{name}'"
     raise AttributeError(msg)

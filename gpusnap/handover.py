@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from gpusnap.errors import GpusnapError
+from gpusnap.errors import GpusnapError, TargetError
 from gpusnap.repository import Snapshot
 from gpusnap.restore import RestoredTarget
 from gpusnap.target import alive, identity
@@ -42,6 +42,10 @@ def wait_for(target: RestoredTarget, pending: int | None = None) -> int:
 
     Returns:
         Its exit code, 128+N where signal N ended it.
+
+    Raises:
+        TargetError: The kernel does not tell it, since whoever started this process ignores
+            SIGCHLD.
     """
     root = target.init_pid or target.root_pid
 
@@ -52,6 +56,8 @@ def wait_for(target: RestoredTarget, pending: int | None = None) -> int:
     for number in PASSED_ON:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, pass_on)
+    # A program that blocked them handed that down
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     if pending is not None:
         pass_on(pending)
     return _reap(root)
@@ -60,7 +66,11 @@ def wait_for(target: RestoredTarget, pending: int | None = None) -> int:
 def _reap(root: int) -> int:
     """Reap whatever ends, as an init does, until the root has."""
     while True:
-        pid, status = os.waitpid(-1, 0)
+        try:
+            pid, status = os.waitpid(-1, 0)
+        except ChildProcessError:
+            msg = f"Process {root} ended, and its exit code is not known"
+            raise TargetError(msg, cure="Do not ignore SIGCHLD where gpusnap is started") from None
         if pid == root:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else _SIGNAL_BASE - code

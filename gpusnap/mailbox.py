@@ -31,6 +31,8 @@ _LENGTH_AT = 24
 _STATE_AT = 28
 _WORD = struct.Struct("<I")
 _LONGEST = 1 << 20
+_SHORT = 4096
+"""Characters of a failure's text that fit into any mailbox, whatever they are."""
 _ADDRESSES = 1 << 57
 """No processor gives a process more."""
 
@@ -41,6 +43,8 @@ class MailboxState(IntEnum):
     IDLE = 0
     WAITING = 1
     ANSWERED = 2
+    ASKING = 3
+    """The program does not yet know who helps it, and could not end that helper."""
 
 
 class Mailbox(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,9 +90,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         kinds = (kind for kind in type(error).__mro__ if issubclass(kind, GpusnapError))
         return cls(
             kinds=tuple(f"{kind.__module__}:{kind.__qualname__}" for kind in kinds),
-            text=error.text,
-            cure=error.cure,
-            details=error.details,
+            text=_plain(error.text),
+            cure=None if error.cure is None else _plain(error.cure),
+            details=tuple(map(_plain, error.details)),
             pid=error.pid if isinstance(error, DeviceError) else None,
             state=error.state if isinstance(error, DeviceError) else None,
         )
@@ -102,6 +106,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
                 if isinstance(made, GpusnapError):
                     return made
         return GpusnapError(self.text, cure=self.cure, details=self.details)
+
+
+def _plain(text: str) -> str:
+    """A text fit for UTF-8: names of files and programs may hold any bytes."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,18 +140,44 @@ def encode_answer(answer: Answer, room: int = MAILBOX_LENGTH - HEADER.size) -> b
 
     Args:
         answer: The answer.
-        room: Bytes that it may have; the details of a failure are left out where it is longer.
+        room: Bytes that it may have; a failure is told in fewer words where it is longer.
 
     Raises:
         IntegrityError: It does not fit.
     """
     data = msgspec.json.encode(answer)
     if len(data) > room and answer.failure is not None:
-        short = msgspec.structs.replace(answer.failure, details=())
+        text, cure = answer.failure.text[:_SHORT], (answer.failure.cure or "")[:_SHORT] or None
+        short = msgspec.structs.replace(answer.failure, text=text, cure=cure, details=())
         data = msgspec.json.encode(msgspec.structs.replace(answer, failure=short))
     if len(data) > room:
         raise IntegrityError(f"An answer of {len(data)} bytes does not fit into a mailbox")
     return data
+
+
+def read_state(pid: int, mailbox: Mailbox) -> MailboxState | None:
+    """What a program's mailbox is doing; None for something that no gpusnap writes.
+
+    Args:
+        pid: The program's PID here.
+        mailbox: The mailbox.
+
+    Raises:
+        IntegrityError: There is no such mailbox.
+    """
+    header = bytearray(HEADER.size)
+    try:
+        read_process(pid, mailbox.address, header, checksum=False)
+    except MemoryFault as error:
+        raise _no_mailbox(pid, mailbox, error.reason) from error
+    magic, nonce, _, state = HEADER.unpack(header)
+    if (magic, nonce.hex()) != (MAGIC, mailbox.nonce):
+        raise _no_mailbox(pid, mailbox, "something else is there")
+    return MailboxState(state) if state in set(MailboxState) else None
+
+
+def _no_mailbox(pid: int, mailbox: Mailbox, reason: str) -> IntegrityError:
+    return IntegrityError(f"Process {pid} has no mailbox at {mailbox.address:#x}: {reason}")
 
 
 def write_answer(pid: int, mailbox: Mailbox, answer: Answer) -> None:
@@ -157,16 +192,11 @@ def write_answer(pid: int, mailbox: Mailbox, answer: Answer) -> None:
         IntegrityError: There is no such mailbox, or the answer does not fit into it.
     """
     data = encode_answer(answer, mailbox.room)
-    header = bytearray(HEADER.size)
+    read_state(pid, mailbox)
     try:
-        read_process(pid, mailbox.address, header, checksum=False)
-        magic, nonce, _, _ = HEADER.unpack(header)
-        if (magic, nonce.hex()) != (MAGIC, mailbox.nonce):
-            raise IntegrityError(f"Process {pid} has no mailbox at {mailbox.address:#x}")
         write_process(pid, mailbox.address + HEADER.size, data)
         write_process(pid, mailbox.address + _LENGTH_AT, _WORD.pack(len(data)))
         # Last: whoever sees this state finds the rest in place
         write_process(pid, mailbox.address + _STATE_AT, _WORD.pack(MailboxState.ANSWERED))
     except MemoryFault as error:
-        msg = f"Process {pid} has no mailbox at {mailbox.address:#x}: {error.reason}"
-        raise IntegrityError(msg) from error
+        raise _no_mailbox(pid, mailbox, error.reason) from error

@@ -50,7 +50,7 @@ def check_engine(target: Target, engine: Engine) -> Iterator[Finding]:
 def check_namespace(target: Target) -> Iterator[Finding]:
     """Refuse a target in a PID namespace that gpusnap did not make, a container's for example."""
     root = target.root
-    if is_nested(root.pid) and not _is_ours(root.pid):
+    if is_nested(root.pid) and not in_namespace_of_its_own(root.pid):
         yield Finding(
             code="pid-namespace",
             severity=Severity.ERROR,
@@ -71,7 +71,8 @@ def plugin_cannot(*, cure: str) -> Finding:
     )
 
 
-def _is_ours(pid: int) -> bool:
+def in_namespace_of_its_own(pid: int) -> bool:
+    """Whether a process is in a PID namespace that a restore has made, also if so is gpusnap."""
     try:
         return read_process(map_of(pid).translate(1)).name == NAMESPACE_INIT
     except NotFoundError:

@@ -17,7 +17,8 @@ def watch(pid: int, name: str | None, repo: Path | None, output: Output, **optio
     """Do for a running job what run does for its own.
 
     It is as if the tree below PID had been started by gpusnap run, but for its output, which
-    stays where it is, and for its beginning, which only whoever started it can repeat. When it
-    has ended, gpusnap ends with its exit code where the kernel tells that (Linux 6.15).
+    stays where it is, and for its beginning, which only whoever started it can repeat. Ctrl-C and
+    other signals end the watching alone. When the job has ended, gpusnap ends with its exit code
+    where the kernel tells that (Linux 6.15).
     """
     return supervise_job(output, options, name=name, repo=repo, pid=pid)

@@ -20,12 +20,18 @@ def step_aside() -> None:
     """
     if os.getpid() != 1:
         return
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
     mask = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+    ignored = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+    if ignored:  # the kernel would reap, and nobody would hear of the program's end
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     program = os.fork()
     if program:
         _watch_over(program)
+    if ignored:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     # With a session of its own it has no terminal that only PID 1 could hold
     os.setsid()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -33,10 +33,10 @@ class Box:
         self._memory = mmap.mmap(-1, MAILBOX_LENGTH, flags=flags)
         self._first = ctypes.c_char.from_buffer(self._memory)
 
-    def wait(self) -> Mailbox:
-        """Be ready for one answer; what comes for an earlier request is refused from now on."""
+    def ask(self) -> Mailbox:
+        """Have a new place for one answer; what comes for an earlier request is refused."""
         nonce = os.urandom(16)
-        self._memory[: HEADER.size] = HEADER.pack(MAGIC, nonce, 0, MailboxState.WAITING)
+        self._memory[: HEADER.size] = HEADER.pack(MAGIC, nonce, 0, MailboxState.ASKING)
         return Mailbox(
             pid=os.getpid(),
             address=ctypes.addressof(self._first),
@@ -44,14 +44,23 @@ class Box:
             nonce=nonce.hex(),
         )
 
-    def read(self) -> Answer | None:
-        """The answer, once there is one."""
-        _, _, length, state = HEADER.unpack(self._memory[: HEADER.size])
-        if state != MailboxState.ANSWERED:
-            return None
-        return decode_answer(self._memory[HEADER.size : HEADER.size + length])
+    def wait(self) -> None:
+        """Let the helper begin, which the program now can end."""
+        self._change(MailboxState.WAITING)
 
     def close(self) -> None:
         """Wait no longer; a snapshot in which this program waited can be restored all the same."""
+        self._change(MailboxState.IDLE)
+
+    def _change(self, state: MailboxState) -> None:
         magic, nonce, _, _ = HEADER.unpack(self._memory[: HEADER.size])
-        self._memory[: HEADER.size] = HEADER.pack(magic, nonce, 0, MailboxState.IDLE)
+        self._memory[: HEADER.size] = HEADER.pack(magic, nonce, 0, state)
+
+    def read(self) -> Answer | None:
+        """The answer, once there is one."""
+        # The rest is looked at after the state, which is written last
+        for _ in range(2):
+            _, _, length, state = HEADER.unpack(self._memory[: HEADER.size])
+            if state != MailboxState.ANSWERED:
+                return None
+        return decode_answer(self._memory[HEADER.size : HEADER.size + length])

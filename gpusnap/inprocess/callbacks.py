@@ -1,16 +1,25 @@
 """Functions of the program that are called around a checkpoint of itself."""
 
 import inspect
+import threading
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar, overload
 
 from gpusnap.errors import CallbackError, UsageError
-from gpusnap.inprocess.deadline import Deadline, DeadlineMissed
+from gpusnap.inprocess.deadline import DeadlineMissed, call_within
 
 DEFAULT_DEADLINE_S = 30.0
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+_NOT_PLAIN = (
+    inspect.iscoroutinefunction,
+    inspect.isgeneratorfunction,
+    inspect.isasyncgenfunction,
+)
+"""What would do nothing if it is called."""
 
 
 class Moment(StrEnum):
@@ -32,12 +41,13 @@ _registered: dict[Moment, list[_Callback]] = {moment: [] for moment in Moment}
 def _register(
     moment: Moment, function: _Function | None, deadline: float
 ) -> _Function | Callable[[_Function], _Function]:
-    if not deadline > 0:
+    number: object = deadline
+    if not isinstance(number, int | float) or not 0 < number <= threading.TIMEOUT_MAX:
         raise UsageError(f"The deadline of a callback is {deadline!r}, not a time in seconds")
 
     def add(found: _Function) -> _Function:
         plain: object = found
-        if not callable(plain) or inspect.iscoroutinefunction(plain):
+        if not callable(plain) or any(is_other(plain) for is_other in _NOT_PLAIN):
             raise UsageError(f"{moment.value} takes a plain function, not {found!r}")
         _registered[moment].append(_Callback(found, deadline))
         return found
@@ -90,7 +100,7 @@ def after_checkpoint(
     """Have a function called in the program that runs on after a checkpoint, or after a failed one.
 
     Functions are called in reverse order of their registration, in the main thread, all of them
-    even if one raises.
+    even if one raises. Ctrl-C or ``sys.exit()`` in one takes effect after the last.
 
     Args:
         fn: The function. If it has a required parameter it gets the :class:`Checkpointed`, None
@@ -127,7 +137,7 @@ def run_before() -> None:
     Raises:
         CallbackError: One raised, or missed its deadline; the others were not called.
     """
-    for callback in _registered[Moment.BEFORE]:
+    for callback in tuple(_registered[Moment.BEFORE]):
         _call(Moment.BEFORE, callback, None)
 
 
@@ -138,11 +148,16 @@ def run_after(moment: Moment, result: object) -> None:
         CallbackError: The first that one raised; the others are its details.
     """
     failed: list[CallbackError] = []
-    for callback in reversed(_registered[moment]):
+    interruption: BaseException | None = None
+    for callback in reversed(tuple(_registered[moment])):
         try:
             _call(moment, callback, result)
         except CallbackError as error:
             failed.append(error)
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C or sys.exit, which come after all
+            interruption = error
+    if interruption is not None:
+        raise interruption
     if failed:
         first, *others = failed
         first.details += tuple(other.text for other in others)
@@ -153,8 +168,7 @@ def _call(moment: Moment, callback: _Callback, result: object) -> None:
     function, deadline_s = callback
     name = getattr(function, "__qualname__", repr(function))
     try:
-        with Deadline(deadline_s):
-            function(*_arguments(function, result))
+        call_within(deadline_s, function, *_arguments(function, result))
     except DeadlineMissed:
         msg = f"{name}, called by {moment.value}, did not end within {deadline_s:g} s"
         raise CallbackError(msg, callback=name) from None

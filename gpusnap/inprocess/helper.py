@@ -6,6 +6,7 @@ mailbox of the program that asked for it.
 
 import contextlib
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -13,13 +14,17 @@ from pathlib import Path
 import msgspec
 
 from gpusnap.checkpoint import run_checkpoint
-from gpusnap.errors import GpusnapError, TargetError, refuse
+from gpusnap.errors import BusyError, GpusnapError, TargetError, refuse
 from gpusnap.findings import check_privileges
 from gpusnap.inprocess.answers import saved
 from gpusnap.inprocess.messages import Reply, Request
+from gpusnap.inprocess.outside import POLL_S
 from gpusnap.jobs.record import read_run
 from gpusnap.jobs.snapshots import take
-from gpusnap.mailbox import Answer, Failure, write_answer
+from gpusnap.journal import Task, entries
+from gpusnap.mailbox import Answer, Failure, Mailbox, MailboxState, read_state, write_answer
+from gpusnap.nested import in_namespace_of_its_own
+from gpusnap.plan import CheckpointOptions
 from gpusnap.recovery import recover
 from gpusnap.repository import Snapshot, require_intact
 from gpusnap.target import find_target
@@ -27,6 +32,7 @@ from gpusnap.target import find_target
 
 def main(arguments: list[str]) -> None:
     """Do what the command line says; the reply goes to standard output."""
+    _be_ordinary()
     match arguments:
         case ["serve"]:
             _serve()
@@ -49,11 +55,12 @@ def _serve() -> None:
         return
     _leave(parent)
     with contextlib.suppress(GpusnapError):  # the program has ended, with --kill by intention
-        write_answer(request.mailbox.pid, request.mailbox, _answer(request))
+        if _is_wanted(request.mailbox):
+            write_answer(request.mailbox.pid, request.mailbox, _answer(request))
 
 
 def _say(reply: Reply) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(reply))
+    sys.stdout.buffer.write(b"\n" + msgspec.json.encode(reply))
     sys.stdout.flush()
 
 
@@ -66,6 +73,23 @@ def _leave(parent: int) -> None:
     os.close(null)
     while os.getppid() == parent:  # it is of the program's tree, and about to end
         time.sleep(0.001)
+
+
+def _be_ordinary() -> None:
+    """Handle signals as gpusnap does elsewhere, whatever the program blocks or ignores."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _is_wanted(mailbox: Mailbox) -> bool:
+    """Wait until the program knows its helper; False if it was interrupted before that.
+
+    Raises:
+        IntegrityError: It has ended, or asks somebody else by now.
+    """
+    while (state := read_state(mailbox.pid, mailbox)) is MailboxState.ASKING:
+        time.sleep(POLL_S)
+    return state is MailboxState.WAITING
 
 
 def _answer(request: Request) -> Answer:
@@ -85,9 +109,7 @@ def _save(request: Request) -> Snapshot:
     pid = request.mailbox.pid
     options = msgspec.structs.replace(request.options, mailbox=request.mailbox)
     if request.run is None:
-        snapshot = run_checkpoint(
-            pid, request.output_path, repository=request.repository, options=options
-        )
+        snapshot = _checkpoint_when_free(request, options)
     else:
         folder = Path(request.run)
         snapshot = take(
@@ -104,12 +126,41 @@ def _save(request: Request) -> Snapshot:
     return snapshot
 
 
+def _checkpoint_when_free(request: Request, options: CheckpointOptions) -> Snapshot:
+    """Let a checkpoint of the program from outside end, such as the one of a run's interval."""
+    pid, refused = request.mailbox.pid, False
+    while True:
+        try:
+            return run_checkpoint(
+                pid, request.output_path, repository=request.repository, options=options
+            )
+        except BusyError:
+            held = _is_being_saved(pid)
+            if refused and not held:
+                raise
+            refused = not held  # the other may have ended between the refusal and the look
+            time.sleep(POLL_S)
+
+
+def _is_being_saved(pid: int) -> bool:
+    return any(
+        held and entry.task is Task.CHECKPOINT and pid in entry.pids for entry, held in entries()
+    )
+
+
 def _root(folder: Path, pid: int) -> int:
     """The root of a run's job, of which the program may be a part alone.
 
     Raises:
         TargetError: It is none.
     """
+    if in_namespace_of_its_own(pid):
+        # PIDs there say nothing of the run's job, which may even have the same ones
+        raise TargetError(
+            f"Process {pid} was restored with PIDs of its own, and the run {folder.name} "
+            "cannot tell whether it is its job",
+            cure="Name the snapshot: checkpoint_self(path)",
+        )
     root = read_run(folder).root
     if root is None or pid not in find_target(root.pid).pids:
         raise TargetError(

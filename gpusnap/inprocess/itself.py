@@ -1,10 +1,11 @@
 """A program's checkpoint of itself: a call that returns in two programs, as fork does."""
 
 import contextlib
+import operator
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +13,7 @@ import msgspec
 
 from gpusnap.arguments import check_timeout
 from gpusnap.datapath import Compression
-from gpusnap.errors import BusyError, GpusnapError, TargetError, UsageError
+from gpusnap.errors import BusyError, CallbackError, GpusnapError, TargetError, UsageError
 from gpusnap.inprocess import outside
 from gpusnap.inprocess.box import own_box
 from gpusnap.inprocess.callbacks import Moment, run_after, run_before
@@ -21,10 +22,16 @@ from gpusnap.inprocess.torch_state import is_capturing, wait_for_devices
 from gpusnap.mailbox import Answer
 from gpusnap.plan import DEFAULT_TIMEOUT_US, CheckpointOptions, choose_saving
 from gpusnap.repository import Manifest, check_tags, open_snapshot
+from gpusnap.target import myself
 
 RUN_VARIABLE = "GPUSNAP_RUN"
 
-_one_at_a_time = threading.Lock()
+_ATTEMPTS = 20
+"""How many interruptions putting the program right again withstands."""
+_ADDRESSES = 1 << 63
+
+_saving: set[int] = set()
+"""This process while it is being saved: a PID, since a child that is forked then is not."""
 
 
 class Checkpointed(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +128,7 @@ def checkpoint_self(  # noqa: PLR0913 - the public call, all by keyword
         timeout_us=_microseconds(timeout),
         saving=choose_saving(compress, workers=parallel_workers, incremental=bool(incremental)),
         tags=check_tags(tags),
-        first=tuple((int(address), int(length)) for address, length in first),
+        first=_ranges(first),
     )
     return save_self(options, output_path, gpu_sync=gpu_sync)
 
@@ -132,6 +139,17 @@ def _microseconds(timeout: float) -> int:
     return check_timeout("timeout", round(timeout * 1e6))
 
 
+def _ranges(first: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    try:
+        found = tuple((operator.index(address), operator.index(size)) for address, size in first)
+    except (TypeError, ValueError):
+        raise UsageError("first holds something else than addresses with lengths") from None
+    for address, size in found:
+        if not (0 <= address < _ADDRESSES and 0 <= size < _ADDRESSES):
+            raise UsageError(f"No process has {size} bytes of memory at {address:#x}")
+    return found
+
+
 def save_self(
     options: CheckpointOptions,
     output_path: str | Path | None = None,
@@ -140,52 +158,72 @@ def save_self(
     gpu_sync: bool = False,
 ) -> Checkpointed:
     """Save this program; see :func:`checkpoint_self`, here with the options struct."""
-    _check_caller()
+    check_caller()
+    _refuse_init()
     with _alone():
         try:
             run_before()
             if gpu_sync:
                 wait_for_devices()
             request = Request(
-                mailbox=own_box().wait(),
+                mailbox=own_box().ask(),
                 options=options,
                 output_path=None if output_path is None else str(output_path),
                 repository=None if repository is None else str(repository),
-                run=os.environ.get(RUN_VARIABLE) if output_path is None else None,
+                run=os.environ.get(RUN_VARIABLE) if output_path is repository is None else None,
                 read_back=gpu_sync,
             )
             result = _result(_ask(request))
         except BaseException as error:
             _run_after_failure(error)
             raise
-        run_after(Moment.AFTER if result.saved else Moment.RESTORED, result)
+        _run_after(result)
     return result
 
 
-def _check_caller() -> None:
+def check_caller() -> None:
+    """See that a program asks where it may.
+
+    Raises:
+        UsageError: It asks in another thread than the main one, or while a graph is captured.
+    """
     if threading.current_thread() is not threading.main_thread():
         name = threading.current_thread().name
         msg = f"The program asks for its checkpoint in thread {name}"
         raise UsageError(msg, cure="Do it in the main thread, where callbacks run too")
-    if os.getpid() == 1:
-        raise TargetError(
-            "The first process of a container cannot be saved from within it",
-            cure="Start the program with gpusnap run, or let it call gpusnap.step_aside() first",
-        )
     if is_capturing():
         msg = "The program asks for its checkpoint while it captures a CUDA graph"
         raise UsageError(msg, cure="Do it before or after the capture")
 
 
+def _refuse_init() -> None:
+    if os.getpid() == 1:
+        raise TargetError(
+            "The first process of a container cannot be saved from within it",
+            cure="Start the program with gpusnap run, or let it call gpusnap.step_aside() first",
+        )
+
+
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    if not _one_at_a_time.acquire(blocking=False):
+    me = os.getpid()
+    if me in _saving:
         msg = "The program asks for its checkpoint while one of it is being made"
         raise BusyError(msg, cure="Do not do it in a callback or in a signal handler")
     try:
+        _saving.add(me)
         yield
     finally:
-        _one_at_a_time.release()
+        _saving.discard(me)
+
+
+def _run_after(result: Checkpointed) -> None:
+    try:
+        run_after(Moment.AFTER if result.saved else Moment.RESTORED, result)
+    except CallbackError as error:
+        done = "is complete" if result.saved else "is the one that was restored"
+        error.details += (f"The snapshot {result.path} {done}",)
+        raise
 
 
 def _run_after_failure(error: BaseException) -> None:
@@ -193,8 +231,15 @@ def _run_after_failure(error: BaseException) -> None:
     try:
         run_after(Moment.AFTER, None)
     except GpusnapError as another:
-        if isinstance(error, GpusnapError):
-            error.details += (another.text, *another.details)
+        _add(error, another.text, *another.details)
+
+
+def _add(error: BaseException, *lines: str) -> None:
+    if isinstance(error, GpusnapError):
+        error.details += lines
+    else:
+        for line in lines:
+            error.add_note(line)
 
 
 def _result(answer: Answer) -> Checkpointed:
@@ -216,45 +261,75 @@ def _failure(answer: Answer) -> GpusnapError:
 
 
 def _ask(request: Request) -> Answer:
-    """Have a helper save this program. Here it is frozen, and here it goes on, twice."""
+    """Have this program saved; it goes on here, and in each program that is restored."""
     try:
-        helper = outside.start(request)
-        try:
-            return _await(helper)
-        except BaseException:
-            _give_up(helper)
-            raise
+        while (answer := _try(request)) is None:
+            request = msgspec.structs.replace(request, mailbox=own_box().ask())
+        return answer
     finally:
         own_box().close()
 
 
-def _await(helper: outside.Helper) -> Answer:
+def _try(request: Request) -> Answer | None:
+    """Have a helper save this program. Here it is frozen, and here it goes on, twice.
+
+    Returns:
+        The answer; None where a snapshot that somebody else made brought the program back as it
+        waited, and nobody works for it any more.
+    """
+    me = myself()
+    helper = outside.start(request)
+    try:
+        own_box().wait()
+        answer = _await(helper)
+    except BaseException as error:
+        if own_box().read() is None:  # after Ctrl-C, for example
+            _put_right(helper, error)
+        raise
+    if answer is None and myself() == me:
+        raise _killed(helper)
+    return answer
+
+
+def _await(helper: outside.Helper) -> Answer | None:
     while (answer := own_box().read()) is None:
         if not helper.alive():
             # In a restored program it is not there either; but then there is an answer
-            return own_box().read() or _recovered(helper)
+            return own_box().read()
         time.sleep(outside.POLL_S)
     return answer
 
 
-def _recovered(helper: outside.Helper) -> Answer:
-    """Get the devices back that a helper which was killed has left saved."""
+def _killed(helper: outside.Helper) -> GpusnapError:
+    """The error for a helper that was killed, with what became of the devices."""
     error = GpusnapError(
         f"gpusnap was killed while it saved this program (process {helper.pid})",
         cure="See in the kernel's log why; gpusnap list shows whether the snapshot is complete",
     )
-    try:
-        outcome = outside.recover()
-    except GpusnapError as failed:
-        error.details = (failed.text,)
-        error.cure = failed.cure
-    else:
-        error.details = (outcome,) if outcome else ()
-    raise error
+    _put_right(helper, error)
+    return error
 
 
-def _give_up(helper: outside.Helper) -> None:
-    """After Ctrl-C, for example."""
-    if own_box().read() is None and helper.alive():
-        helper.end()
-        outside.recover()
+def _put_right(helper: outside.Helper, error: BaseException) -> None:
+    """End the helper, and get the devices back that it has left saved.
+
+    What interrupts that, such as a second Ctrl-C, takes effect afterwards.
+    """
+    interruption: BaseException | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            helper.end()
+            outcome = outside.recover()
+        except GpusnapError as failed:
+            _add(error, failed.text)
+            if isinstance(error, GpusnapError):
+                error.cure = failed.cure
+        except BaseException as another:  # noqa: BLE001 - whatever a signal's handler raises
+            interruption = another
+            continue
+        else:
+            if outcome and isinstance(error, GpusnapError):
+                error.details += (outcome,)
+        break
+    if interruption is not None:
+        raise interruption

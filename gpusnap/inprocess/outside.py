@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gpusnap.errors import DeadlineError, GpusnapError
+from gpusnap.errors import DeadlineError, GpusnapError, UsageError
 from gpusnap.inprocess.messages import Reply, Request
 
 POLL_S = 0.01
@@ -66,15 +66,16 @@ def _program_of(pid: int) -> str | None:
 
 
 def start(request: Request) -> Helper:
-    """Start a helper.
+    """Start a helper, which begins once the program waits for its answer.
 
     Raises:
+        UsageError: It could not be told what to do.
         GpusnapError: It cannot do its work, or could not be started.
     """
     try:
         data = msgspec.json.encode(request)
     except UnicodeEncodeError:
-        raise GpusnapError("A name of the request is no text") from None
+        raise UsageError("A path or name for the snapshot holds bytes that are no text") from None
     with _no_subreaper():
         reply = _call(["serve"], data, _START_S)
     if reply.failure is not None:
@@ -115,7 +116,8 @@ def _call(arguments: list[str], data: bytes, timeout_s: float | None) -> Reply:
     except subprocess.TimeoutExpired:
         raise DeadlineError(f"gpusnap's helper did not start within {timeout_s:g} s") from None
     try:
-        return msgspec.json.decode(done.stdout, type=Reply)
+        # Whatever is imported when a Python starts may have printed too
+        return msgspec.json.decode(done.stdout.rpartition(b"\n")[2], type=Reply)
     except msgspec.DecodeError:
         lines = done.stderr.decode(errors="replace").split("\n")
         raise _not_started(next(filter(None, reversed(lines)), "it said nothing")) from None
@@ -134,8 +136,8 @@ def _no_subreaper() -> Iterator[None]:
     prctl = ctypes.CDLL(None).prctl
     flag = ctypes.c_int()
     prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(flag))
-    prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(0))
     try:
+        prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(0))
         yield
     finally:
         prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(flag.value))

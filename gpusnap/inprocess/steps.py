@@ -5,7 +5,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpusnap.errors import GpusnapError, UsageError
+from gpusnap.errors import GpusnapError
 
 if TYPE_CHECKING:
     from gpusnap.inprocess.itself import Checkpointed
@@ -36,19 +36,27 @@ def _asked() -> int:
         return 0
     from gpusnap.jobs.record import read_run  # noqa: PLC0415 - only a run's job needs it
 
-    return read_run(Path(folder)).options.every_steps or 0
+    try:
+        return read_run(Path(folder)).options.every_steps or 0
+    except GpusnapError as error:
+        _warn(error)
+        return 0
 
 
 def _save() -> "Checkpointed | None":
-    from gpusnap.inprocess.itself import checkpoint_self  # noqa: PLC0415 - only when it is time
+    from gpusnap.inprocess import itself  # noqa: PLC0415 - only when it is time
 
+    itself.check_caller()
     try:
-        return checkpoint_self()
-    except UsageError:
-        raise
+        return itself.checkpoint_self()
     except GpusnapError as error:
-        warnings.warn(f"No snapshot was made: {error.text}", RuntimeWarning, stacklevel=4)
+        _warn(error)
         return None
+
+
+def _warn(error: GpusnapError) -> None:
+    # The caller of step() is four frames above this one, by either way
+    warnings.warn(f"No snapshot was made: {error.text}", RuntimeWarning, stacklevel=5)
 
 
 _steps = _Steps()
@@ -62,10 +70,10 @@ def step() -> "Checkpointed | None":
 
     Returns:
         What came of the checkpoint in this program; None where there was none. A checkpoint
-        that fails is a RuntimeWarning: the loop goes on.
+        that fails is a RuntimeWarning: the loop goes on. So is a run's folder that cannot be
+        read.
 
     Raises:
         UsageError: It was called in another thread, or while a CUDA graph is captured.
-        GpusnapError: The run's folder cannot be read.
     """
     return _steps.one()

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import select
+import shutil
 import signal
 import time
 from collections import deque
@@ -315,4 +316,5 @@ def _overlays(case: _Case, number: int, undo: contextlib.ExitStack) -> Iterator[
     for folder in case.private:
         overlay = make_overlay(folder, number, case.written.values())
         undo.callback(forget_work, (overlay,))
+        undo.callback(shutil.rmtree, overlay.changes, ignore_errors=True)
         yield overlay

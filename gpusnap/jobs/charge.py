@@ -28,6 +28,7 @@ class Charge:
     Attributes:
         job: The job, while it runs.
         passed: The last signal that asks a program to end and was passed on, and when that was.
+        ending_since: When the job was last about to be ended by a checkpoint, or 0.
         outcome: What gpusnap exits with; None as long as it goes on.
     """
 
@@ -38,12 +39,13 @@ class Charge:
         self.run = run
         self.plugins = plugins
         self.streams = choose_streams()
-        self.echoes = Echoes(folder, self.streams)
+        self.echoes = Echoes(folder)
         stack.callback(self.echoes.finish)
         self.work = Work()
         self.schedule = Schedule(run.options, time.monotonic())
         self.job: Job | None = None
         self.passed: tuple[int, float] | None = None
+        self.ending_since = 0.0
         self.outcome: int | None = None
         self._tell = tell
         self._newest_before = 0
@@ -52,6 +54,11 @@ class Charge:
     def options(self) -> RunOptions:
         """What the user asked for."""
         return self.run.options
+
+    @property
+    def started_it(self) -> bool:
+        """Whether gpusnap started the job; of another it passes no signals on."""
+        return bool(self.run.command)
 
     def report(  # noqa: PLR0913 - the fields of a report
         self,
@@ -114,7 +121,7 @@ class Charge:
         self.job = Job(root, init)
         self._newest_before = self.newest
         self.schedule.tried(time.monotonic())
-        if self.passed is not None:
+        if self.started_it and self.passed is not None and self.passed[1] >= self.ending_since:
             self.job.send(self.passed[0])
         return self.job
 

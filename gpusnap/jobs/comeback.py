@@ -101,7 +101,7 @@ class Comeback:
         )
 
     def _start_anew(self) -> None:
-        if not self._charge.run.command:
+        if not self._charge.started_it:
             raise GpusnapError(
                 f"Run {self._charge.run.name} has no intact snapshot, and gpusnap did not start "
                 "its job",

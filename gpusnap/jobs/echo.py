@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpusnap.jobs.outputs import STDERR, STDOUT, Length
-from gpusnap.jobs.starting import Streams
 
 _POLL_S = 0.05
 _PIECE = 1 << 16
@@ -121,13 +120,13 @@ def _common(one: bytes, other: bytes) -> int:
 
 
 class Echoes:
-    """The echoes of a run's two files, as far as its job writes into them."""
+    """The echoes of a run's two files; one that its job does not write into stays empty."""
 
-    def __init__(self, folder: Path, streams: Streams) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        wanted = ((STDOUT, streams.stdout, 1, sys.stdout), (STDERR, streams.stderr, 2, sys.stderr))
+        own = ((STDOUT, 1, sys.stdout), (STDERR, 2, sys.stderr))
         # Python has no stream where a descriptor was closed when it started
-        self._wanted = {name: number for name, needed, number, own in wanted if needed and own}
+        self._wanted = {name: number for name, number, stream in own if stream}
         self._open: dict[str, Echo] = {}
 
     def open(self, *, at_end: bool) -> None:

@@ -51,9 +51,13 @@ class Inbox:
 
 
 def from_keyboard(number: int) -> bool:
-    """Whether a signal most likely came from the terminal, which sends it to the job as well."""
+    """Whether a signal most likely came from the terminal, which sends it to the whole group."""
     if number not in _KEYS:
         return False
     with suppress(OSError):
-        return os.tcgetpgrp(0) == os.getpgrp()
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            return os.tcgetpgrp(terminal) == os.getpgrp()
+        finally:
+            os.close(terminal)
     return False

@@ -97,8 +97,11 @@ class Leaving:
         self.done()
 
     def done_by(self, code: int | None) -> bool:
-        """Whether a job that ended so has left: by the signal itself, before it could be saved."""
-        return self._asked is not None and code in {None, 128 + self._asked.number}
+        """Whether a job that ended so has left: before it could be saved, but not with success.
+
+        It may have got the signal itself, and programs end at one with all kinds of codes.
+        """
+        return self._asked is not None and code != 0
 
     def done(self) -> None:
         """End the supervision; the run can go on."""

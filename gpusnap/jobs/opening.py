@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpusnap.errors import GpusnapError, NotFoundError, UsageError
+from gpusnap.errors import NotFoundError, UsageError
 from gpusnap.folders import default_repository
 from gpusnap.jobs.process import marked, topmost
 from gpusnap.jobs.record import (
@@ -20,7 +20,7 @@ from gpusnap.jobs.record import (
     runs_directory,
     write_run,
 )
-from gpusnap.jobs.snapshots import checkpoint_options, forget_snapshots, retention
+from gpusnap.jobs.snapshots import checkpoint_options, forget_snapshots, newest, retention
 from gpusnap.recovery import recover
 from gpusnap.repository.names import generated
 from gpusnap.target import alive, find_target
@@ -119,10 +119,10 @@ def open_run(request: Request, folder: Path) -> Opened:
     base = RunOptions() if request.command or request.pid is not None else known.options
     run = msgspec.structs.replace(known, options=_options(base, request.options))
     if request.pid is not None:
-        living = _living(known, folder)
-        if living is not None and living.pid != request.pid:
+        root = living(known, folder)
+        if root is not None and root.pid != request.pid:
             raise _alive(known)
-        return _watch(request.pid, folder, run)
+        return _watch(request.pid, folder, run if root is not None else _reused(request.pid, run))
     return Opened(folder=folder, run=run, beginning=_beginning(run, folder))
 
 
@@ -133,6 +133,17 @@ def _refuse_other_repository(request: Request, run: Run) -> None:
             f"The snapshots of run {run.name} are in {run.repository}",
             cure="Leave --repo out, or choose another --name",
         )
+
+
+def _reused(pid: int, run: Run) -> Run:
+    """An old run as that of a job that runs; a crash must not bring another program back."""
+    snapshot = newest(run_folder(run.name), run)
+    if snapshot is None:
+        return msgspec.structs.replace(run, command=())
+    if snapshot.manifest.target.root.command != find_target(pid).root.command:
+        msg = f"The snapshots of run {run.name} are of another program than process {pid}"
+        raise UsageError(msg, cure="Choose another --name")
+    return run
 
 
 def _alive(run: Run) -> UsageError:
@@ -162,18 +173,22 @@ def _begin(request: Request, folder: Path, known: Run | None) -> Opened:
     )
     retention(run.options)
     checkpoint_options(run, incremental=run.options.incremental is not False)
-    if known is not None and _living(known, folder) is not None:
+    if known is not None and living(known, folder) is not None:
         raise _alive(known)
+    root = find_target(request.pid).root.id if request.pid is not None else None
+    run = msgspec.structs.replace(run, root=root)
+    # In this order: killed between them, gpusnap must not go on with another command's snapshots
     forget_snapshots(folder)
-    if request.pid is not None:
-        return _watch(request.pid, folder, run)
     write_run(folder, run)
-    return Opened(folder=folder, run=run, beginning=Beginning.START)
+    beginning = Beginning.START if root is None else Beginning.ADOPT
+    return Opened(folder=folder, run=run, beginning=beginning)
 
 
 def _watch(pid: int, folder: Path, run: Run) -> Opened:
     target = find_target(pid)
-    run = msgspec.structs.replace(run, root=target.root.id, state=RunState.RUNNING)
+    run = msgspec.structs.replace(
+        run, root=target.root.id, boot_id=boot_id(), state=RunState.RUNNING, exit_code=None
+    )
     write_run(folder, run)
     return Opened(folder=folder, run=run, beginning=Beginning.ADOPT)
 
@@ -182,24 +197,12 @@ def _beginning(run: Run, folder: Path) -> Beginning:
     if run.state is RunState.ENDED:
         return Beginning.OVER
     recover()
-    return Beginning.RETURN if _living(run, folder) is None else Beginning.ADOPT
+    return Beginning.RETURN if living(run, folder) is None else Beginning.ADOPT
 
 
-def _living(run: Run, folder: Path) -> ProcessId | None:
-    """The first process of a job that runs."""
+def living(run: Run, folder: Path) -> ProcessId | None:
+    """The first process of a job that runs; None where it has ended."""
     if run.root is not None:
         return run.root if run.boot_id == boot_id() and alive(run.root) else None
     # gpusnap was killed before it could write down what it had started or restored
     return topmost(marked(folder))
-
-
-def living(run: Run, folder: Path) -> ProcessId:
-    """The same, where there has to be one.
-
-    Raises:
-        GpusnapError: It has just ended.
-    """
-    found = _living(run, folder)
-    if found is None:
-        raise GpusnapError(f"The job of run {run.name} has just ended", cure="Try again")
-    return found

@@ -5,6 +5,7 @@ import ctypes
 import fcntl
 import os
 import select
+import signal
 import struct
 import time
 from collections.abc import Iterable, Iterator
@@ -94,10 +95,21 @@ class Job:
             group: Whether its whole process group is meant, if it leads one.
         """
         with contextlib.suppress(ProcessLookupError):
+            if not alive(self.root):
+                return
             if group and os.getpgid(self.root.pid) == self.root.pid:
                 os.killpg(self.root.pid, number)
-            elif alive(self.root):
+            elif self.last == self.root:
+                signal.pidfd_send_signal(self._handle, number)
+            else:
                 os.kill(self.root.pid, number)
+
+    @property
+    def beside(self) -> bool:
+        """Whether it is in this process's group, so that it gets the keys of a terminal too."""
+        with contextlib.suppress(ProcessLookupError):
+            return os.getpgid(self.root.pid) == os.getpgrp()
+        return False
 
 
 def _status_of_stranger(handle: int, process: ProcessId) -> int | None:
@@ -158,13 +170,10 @@ def reap_orphans(job: Job | None) -> None:
 
 def marked(folder: Path) -> tuple[ProcessId, ...]:
     """All processes that have a run's folder in their environment, by PID."""
-    wanted = f"{RUN_VARIABLE}={folder}".encode()
-    found = []
-    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
-        with contextlib.suppress(OSError):
-            if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                found.append(identity(pid))
-    return tuple(each for each in found if each is not None and each.pid != os.getpid())
+    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+    wanted = os.fsencode(folder)
+    found = [identity(pid) for pid in pids if pid != os.getpid() and _run_of(pid) == wanted]
+    return tuple(each for each in found if each is not None)
 
 
 def topmost(processes: Iterable[ProcessId]) -> ProcessId | None:
@@ -182,12 +191,14 @@ def end_remains(folder: Path, saved: Iterable[Process]) -> tuple[int, ...]:
 
     Args:
         folder: The run's: processes that have it in their environment are the job's.
-        saved: Processes of a snapshot: one that has the same PID, start and command line is too.
+        saved: Processes of a snapshot: one that has the same PID, program and arguments is too,
+            unless another run's folder is in its environment. Its start tells nothing: it may have
+            been restored before.
 
     Returns:
         The PIDs of what was killed.
     """
-    doomed = {*marked(folder), *_still_there(saved)}
+    doomed = {*marked(folder), *_still_there(folder, saved)}
     for process in doomed:
         kill(process)
     for process in doomed:
@@ -195,12 +206,24 @@ def end_remains(folder: Path, saved: Iterable[Process]) -> tuple[int, ...]:
     return tuple(sorted(process.pid for process in doomed))
 
 
-def _still_there(saved: Iterable[Process]) -> Iterator[ProcessId]:
+def _still_there(folder: Path, saved: Iterable[Process]) -> Iterator[ProcessId]:
     for process in saved:
         with contextlib.suppress(NotFoundError):
             now = read_process(process.pid)
-            if (now.command, now.executable) == (process.command, process.executable):
+            same = (now.command, now.executable) == (process.command, process.executable)
+            # In a container, the first PIDs are easily those of another run of the same program
+            if same and _run_of(process.pid) in {None, os.fsencode(folder)}:
                 yield now.id
+
+
+def _run_of(pid: int) -> bytes | None:
+    """The folder of the run that a process belongs to by its environment."""
+    prefix = f"{RUN_VARIABLE}=".encode()
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if line.startswith(prefix):
+                return line.removeprefix(prefix)
+    return None
 
 
 def _await_gone(process: ProcessId) -> None:

@@ -35,6 +35,7 @@ EX_TEMPFAIL = 75
 
 _RUN, _SUPERVISOR_LOCK, _LOCK = "run.json", "supervisor.lock", "lock"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
+_CURE = "Remove its folder, or choose another name"
 _T = TypeVar("_T")
 
 
@@ -165,11 +166,13 @@ def read_run(folder: Path) -> Run:
 
     Raises:
         NotFoundError: There is none.
-        IntegrityError: It is damaged.
+        IntegrityError: It is damaged, or another run's, whose snapshots must not be pruned.
     """
     found = read_file(folder / _RUN, Run)
     if found is None:
         raise NotFoundError(f"There is no run in {folder}", cure="Give the command to run")
+    if found.name != folder.name:
+        raise IntegrityError(f"{folder / _RUN} is that of the run {found.name}", cure=_CURE)
     return found
 
 
@@ -195,9 +198,8 @@ def read_file(path: Path, kind: type[_T]) -> _T | None:
         return None
     except OSError as error:
         raise GpusnapError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, msgspec.ValidationError) as error:
-        cure = "Remove its folder, or choose another name"
-        raise IntegrityError(f"{path} cannot be understood: {error}", cure=cure) from None
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:
+        raise IntegrityError(f"{path} cannot be understood: {error}", cure=_CURE) from None
 
 
 def write_file(path: Path, value: msgspec.Struct) -> None:
@@ -234,22 +236,36 @@ def supervising(folder: Path) -> Iterator[None]:
     Raises:
         BusyError: Another one does.
     """
+    path = folder / _SUPERVISOR_LOCK
     with writing(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = _open(folder / _SUPERVISOR_LOCK)
+        descriptor = _open(path)
     try:
-        _lock_at_once(descriptor, folder.name)
-        yield
+        _lock_at_once(descriptor, path)
+        try:
+            yield
+        finally:
+            _forget_unless_begun(folder)
     finally:
         os.close(descriptor)
 
 
-def _lock_at_once(descriptor: int, name: str) -> None:
-    try:
+def _lock_at_once(descriptor: int, path: Path) -> None:
+    with contextlib.suppress(BlockingIOError, FileNotFoundError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        msg = f"Another gpusnap supervises the run {name}"
-        raise BusyError(msg, cure="Choose another --name, or end that one") from None
+        # Whoever held it may have removed the folder of a run that never began
+        if os.path.samestat(os.fstat(descriptor), path.stat()):
+            return
+    msg = f"Another gpusnap supervises the run {path.parent.name}"
+    raise BusyError(msg, cure="Choose another --name, or end that one")
+
+
+def _forget_unless_begun(folder: Path) -> None:
+    """Leave no folder behind where there was no such run, and none was begun."""
+    with contextlib.suppress(OSError):
+        if os.listdir(folder) == [_SUPERVISOR_LOCK]:
+            (folder / _SUPERVISOR_LOCK).unlink()
+            folder.rmdir()
 
 
 @contextlib.contextmanager

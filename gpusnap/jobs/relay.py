@@ -1,12 +1,12 @@
 """Signals to gpusnap that are meant for what it waits for."""
 
-import contextlib
-import os
 import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Self
+
+from gpusnap.jobs.inbox import from_keyboard
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -62,7 +62,7 @@ class Relay:
             self._as_before(number, frame)
             return
         self.received.append(number)
-        if self._send is not None and not (self._same_terminal and _is_key(number)):
+        if self._send is not None and not (self._same_terminal and from_keyboard(number)):
             self._send(number)
 
     def again(self) -> None:
@@ -77,16 +77,3 @@ class Relay:
         else:
             signal.signal(number, handler)
             signal.raise_signal(number)
-
-
-def _is_key(number: int) -> bool:
-    """Whether a signal most likely came from a terminal, which sends it to the whole group."""
-    if number not in {signal.SIGINT, signal.SIGQUIT}:
-        return False
-    with contextlib.suppress(OSError):
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
-        try:
-            return os.tcgetpgrp(terminal) == os.getpgrp()
-        finally:
-            os.close(terminal)
-    return False

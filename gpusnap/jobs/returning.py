@@ -17,11 +17,10 @@ from gpusnap.jobs.record import Run, making_snapshot, read_run
 from gpusnap.jobs.snapshots import Taken, read_ledger, snapshot_path
 from gpusnap.plugins import Plugins
 from gpusnap.recovery import recover
-from gpusnap.repository import Snapshot, open_snapshot, require_intact
+from gpusnap.repository import Repository, Snapshot, open_snapshot, require_intact
 from gpusnap.restore import RestoredTarget, RestoreOptions, plan_restore, run_restore
 from gpusnap.target import identity, is_zombie
 
-_DAMAGED = (IntegrityError, NotFoundError)
 _REAPED_WITHIN_S = 5.0
 _LOOK_S = 0.05
 
@@ -54,10 +53,11 @@ def bring_back(
         The job, which runs; None where the run has no intact snapshot.
 
     Raises:
-        GpusnapError: An intact snapshot could not be restored.
+        GpusnapError: An intact snapshot could not be restored, or the repository is not there.
     """
     run = read_run(folder)
     with making_snapshot(folder):
+        _refuse_unreachable(run, folder)
         end_remains(folder, ())
         listener.cleared()
         for taken, snapshot in _candidates(run, folder, listener):
@@ -69,11 +69,23 @@ def bring_back(
                 # All of it: a restore reads the memory only after the files were cut
                 require_intact(snapshot, lambda _done, _total: None)
                 return _restore(run, snapshot, devices, plugins)
-            except _DAMAGED as error:
+            except IntegrityError as error:
                 listener.passed_over(taken, error)
             finally:
                 plugins.unregister(returning)
     return None
+
+
+def _refuse_unreachable(run: Run, folder: Path) -> None:
+    """A repository that is not mounted must not make the job begin anew, over its old files."""
+    if not any(taken.complete for taken in read_ledger(folder).taken):
+        return
+    try:
+        Repository.open(run.repository)
+    except GpusnapError as error:
+        msg = f"The snapshots of run {run.name} cannot be reached: {error.text}"
+        cure = "Mount the file system that holds them; --fresh lets the run begin anew without them"
+        raise GpusnapError(msg, cure=cure) from None
 
 
 def _candidates(run: Run, folder: Path, listener: Listener) -> Iterator[tuple[Taken, Snapshot]]:
@@ -82,7 +94,7 @@ def _candidates(run: Run, folder: Path, listener: Listener) -> Iterator[tuple[Ta
         if path.exists():  # else it was begun and never completed
             try:
                 snapshot = open_snapshot(path)
-            except _DAMAGED as error:
+            except (IntegrityError, NotFoundError) as error:
                 listener.passed_over(taken, error)
                 continue
             yield taken, snapshot

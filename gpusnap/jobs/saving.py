@@ -67,6 +67,8 @@ class Saving:
             then: What follows where the job was saved and ended; None lets it run on.
         """
         began = time.monotonic()
+        if then is not None:
+            self._charge.ending_since = began
         folder, plugins = self._charge.folder, self._charge.plugins
         self._charge.work.begin(
             lambda: take(folder, job.root.pid, plugins=plugins, leave_running=then is None),

@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -58,10 +59,12 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Its name in the repository.
         lengths: The job's files when it stood still.
+        complete: Whether it was; it may since have been removed.
     """
 
-    name: str
+    name: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]*-[0-9]{6,}\Z")]
     lengths: tuple[Length, ...] = ()
+    complete: bool = False
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,7 +161,7 @@ def take(
             snapshot = _checkpoint(run, entry, plugins, list(options))
         finally:
             plugins.unregister(entry)
-        with suppress(GpusnapError):  # it is complete, whatever becomes of the others
+        with suppress(GpusnapError, OSError):  # it is complete, whatever becomes of the others
             entry.confirm()
             _prune(folder, run)
     return snapshot
@@ -181,7 +184,6 @@ class _Entry:
         self._folder = folder
         self._ledger = ledger
         self.pid = pid
-        self._measured = False
         self.taken = Taken(name=name)
         self._write()
 
@@ -193,20 +195,18 @@ class _Entry:
     def gpusnap_event(self, event: Event) -> None:
         """Measure the job's files while CRIU holds it, before the snapshot is published."""
         if isinstance(event, CriuNotified) and event.script == "post-dump":
-            self._measured = False
             lengths = read_lengths(self._folder, find_target(self.pid).pids)
             self.taken = Taken(name=self.taken.name, lengths=lengths)
             self._write()
-            self._measured = True
 
     def confirm(self) -> None:
-        """Write it again where that went wrong, for a listener's errors stop nothing.
+        """Write that it is complete.
 
         Raises:
             GpusnapError: It cannot be written.
         """
-        if not self._measured:
-            self._write()
+        self.taken = msgspec.structs.replace(self.taken, complete=True)
+        self._write()
 
 
 def _checkpoint(

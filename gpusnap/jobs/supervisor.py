@@ -7,6 +7,7 @@ import signal
 import time
 from concurrent.futures import Future
 from contextlib import ExitStack
+from pathlib import Path
 
 from gpusnap.errors import GpusnapError
 from gpusnap.jobs.charge import Charge
@@ -17,9 +18,10 @@ from gpusnap.jobs.inbox import ENDING, Inbox, from_keyboard
 from gpusnap.jobs.leaving import Leaving
 from gpusnap.jobs.opening import Beginning, Request, living, name_of, open_run
 from gpusnap.jobs.process import Job, become_subreaper, reap_orphans
-from gpusnap.jobs.record import Run, RunState, run_folder, supervising
+from gpusnap.jobs.record import Run, RunState, boot_id, run_folder, supervising
 from gpusnap.jobs.reports import Findings, Happening, Report, Tell, announced
 from gpusnap.jobs.saving import Saving
+from gpusnap.jobs.snapshots import newest
 from gpusnap.metrics.server import serving
 from gpusnap.plugins import Plugins, default_plugins
 
@@ -51,7 +53,7 @@ def supervise(request: Request, tell: Tell, plugins: Plugins | None = None) -> i
     with supervising(folder), Inbox() as inbox, ExitStack() as stack:
         opened = open_run(request, folder)
         if opened.beginning is Beginning.OVER:
-            tell(_over(opened.run))
+            tell(_over(opened.run, folder))
             return opened.run.exit_code or 0
         become_subreaper()
         plugins = plugins or default_plugins()
@@ -64,12 +66,16 @@ def supervise(request: Request, tell: Tell, plugins: Plugins | None = None) -> i
         return Supervisor(charge).run(opened.beginning, inbox)
 
 
-def _over(run: Run) -> Report:
+def _over(run: Run, folder: Path) -> Report:
+    cure = "Use --fresh to let it begin anew"
+    snapshot = newest(folder, run) if run.exit_code else None
+    if snapshot is not None:
+        cure += f"; gpusnap restore {snapshot.path} goes on from its newest snapshot"
     return Report(
         run=run.name,
         happening=Happening.ENDED,
         text=f"Run {run.name} has ended before, with exit code {run.exit_code}",
-        cure="Use --fresh to let it begin anew",
+        cure=cure,
         exit_code=run.exit_code,
     )
 
@@ -114,11 +120,14 @@ class Supervisor:
 
     def _adopt(self) -> None:
         charge = self._charge
-        try:
-            root = charge.follow(living(charge.run, charge.folder)).root
-        except ProcessLookupError:  # it has ended this instant: it is brought back
+        root = living(charge.run, charge.folder)
+        if root is None:  # it has ended this instant: it is brought back
             return
-        charge.note(root=root, state=RunState.RUNNING)
+        try:
+            charge.follow(root)
+        except ProcessLookupError:  # the same, an instant later
+            return
+        charge.note(root=root, boot_id=boot_id(), state=RunState.RUNNING)
         text = f"Run {charge.run.name} goes on with process {root.pid}"
         charge.report(Happening.ADOPTED, text, pid=root.pid)
 
@@ -132,9 +141,10 @@ class Supervisor:
         if charge.options.on_signal == signal.Signals(number).name.removeprefix("SIG"):
             self._leaving.ask(number)
             return
-        shared = charge.streams.terminal and from_keyboard(number)
-        if charge.job is not None and not shared:
-            _send(charge.job, number)
+        if charge.started_it and charge.job is not None:
+            shared = charge.job.beside and from_keyboard(number)
+            if not shared:
+                _send(charge.job, number)
         if number in ENDING:
             charge.passed = (number, time.monotonic())
         if number == signal.SIGTSTP:
@@ -165,6 +175,9 @@ class Supervisor:
 
     def _routine(self, job: Job) -> None:
         charge = self._charge
+        if charge.passed is not None and not charge.started_it:
+            self._leave_alone(128 + charge.passed[0])
+            return
         if charge.echoes.broken and charge.passed is None:
             job.send(signal.SIGPIPE)
             charge.passed = (signal.SIGPIPE, time.monotonic())
@@ -172,6 +185,13 @@ class Supervisor:
             charge.work.begin(self._doctor.looking(job.root.pid, charge.plugins), self._looked)
         else:
             self._saving.turn(job)
+
+    def _leave_alone(self, code: int) -> None:
+        """Stop watching a job that is somebody else's."""
+        name = self._charge.run.name
+        self._charge.outcome = code
+        text = f"The job runs on without gpusnap; to go on watching it: gpusnap run --name {name}"
+        self._charge.report(Happening.ENDED, text, exit_code=code)
 
     def _ended(self, job: Job) -> None:
         job.close()

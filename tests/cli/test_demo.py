@@ -11,14 +11,14 @@ from tests.cli.conftest import Command
 @pytest.mark.slow
 def test_demo(command: Command, real_criu: None, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    answer = command("demo", "--backend=simulated", "--steps=90", "--keep", kept)
+    answer = command("demo", "--backend=simulated", "--steps=120", "--keep", kept)
     assert answer.code == 0, answer.err
     *steps, verdict = answer.out.splitlines()
-    assert verdict == "IDENTICAL: 91 lines of both logs agree, digit for digit"
+    assert verdict == "IDENTICAL: 121 lines of both logs agree, digit for digit"
     assert len(steps) == 6
     logs = [(kept / f"{name}.log").read_bytes() for name in ("reference", "interrupted")]
     assert logs[0] == logs[1]
-    assert logs[0].count(b"\n") == 91
+    assert logs[0].count(b"\n") == 121
     assert "demo" in command("list", "--repo", kept / "repository").out
     again = command("demo", "--keep", kept)
     again.refused(2, f"The folder {kept} is not empty")
@@ -26,14 +26,14 @@ def test_demo(command: Command, real_criu: None, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_demo_as_json(command: Command, real_criu: None) -> None:
-    answer = command("demo", "--backend=simulated", "--steps=60", "--json")
+    answer = command("demo", "--backend=simulated", "--steps=120", "--json")
     assert (answer.code, answer.err) == (0, "")
     *lines, summary = answer.lines
     assert summary["message_type"] == "summary"
     result = summary["result"]
     assert result["identical"] is True
     assert result["first_difference"] is None
-    assert 20 <= result["interrupted_at"] < 60
+    assert 40 <= result["interrupted_at"] < 120
     assert result["snapshot"]["left_running"] is False
     assert not Path(result["snapshot"]["path"]).exists()
     assert [line["message_type"] for line in lines].count("step") == 6

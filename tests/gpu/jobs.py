@@ -25,10 +25,10 @@ from gpusnap.types import ProcessId
 from tests.gpu.evidence import Figures, Lab, machine, must, run
 from tests.gpu.targets import PROGRAMS, Training, await_true, query, start_training, used_mib
 
-EPOCHS, STEPS = 3, 120
+EPOCHS, STEPS = 3, 60
 RATE, OTHER_RATE = "1e-4", "3e-4"
-LARGE = {"steps": 700, "layers": 12, "width": 1024}
-SMALL = {"steps": 400, "layers": 4, "width": 512}
+LARGE = {"steps": 500, "layers": 12, "width": 1024}
+SMALL = {"steps": 300, "layers": 4, "width": 512}
 EVERY_S = 8
 HOG = "import torch; n=torch.cuda.mem_get_info()[0]; x=torch.zeros(int(n*.98)//4, device='cuda')"
 
@@ -46,6 +46,21 @@ def _environment(lab: Lab) -> dict[str, str]:
     }
 
 
+def _uninterrupted(lab: Lab, log: Path, snapshots: Path) -> None:
+    """Run the training to its end; what it says goes where it can be found after a restore."""
+    with log.with_suffix(".out").open("a") as output:
+        subprocess.run(
+            [*map(str, _command(log, snapshots))],
+            env=_environment(lab),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            check=True,
+            timeout=200,
+        )
+
+
 def _losses(log: Path) -> dict[int, set[str]]:
     return Training(ProcessId(0, 0), log).losses()
 
@@ -58,14 +73,20 @@ def resumed_under_run(lab: Lab) -> Figures:
     """Killed in the middle of an epoch, it goes on from the snapshot it took of itself."""
     alone, log = lab.folder / "alone.log", lab.folder / "job.log"
     snapshots = lab.images / "epochs"
-    subprocess.run(
-        [*map(str, _command(alone, lab.images / "alone"))],
-        env=_environment(lab),
-        check=True,
-        timeout=200,
-    )
+    _uninterrupted(lab, alone, lab.images / "alone")
     shutil.rmtree(lab.images / "alone")
-    command = [sys.executable, "-m", "gpusnap", "run", "--name", "job", "--restart", "3", "--"]
+    command = [
+        sys.executable,
+        "-m",
+        "gpusnap",
+        "run",
+        "--name",
+        "job",
+        "--fresh",
+        "--restart",
+        "3",
+        "--",
+    ]
     with (lab.folder / "run.out").open("w") as output:
         supervisor = subprocess.Popen(
             [*command, *map(str, _command(log, snapshots))],
@@ -106,9 +127,7 @@ def branches(lab: Lab) -> Figures:
     folder = lab.folder / "branches"
     folder.mkdir()
     log, snapshots = folder / "job.log", lab.images / "branched"
-    subprocess.run(
-        [*map(str, _command(log, snapshots))], env=_environment(lab), check=True, timeout=200
-    )
+    _uninterrupted(lab, log, snapshots)
     reference = _losses(log)
     command = ["branch", snapshots / "epoch_0.ckpt", "--grid", f"lr={RATE},{OTHER_RATE}"]
     ran = lab.gpusnap(*command, "--devices", "0", "--per-device", "2", "--private", folder)
@@ -147,8 +166,8 @@ def preempted(lab: Lab) -> Figures:
 
 
 _SMI = (
-    "print(subprocess.run(['nvidia-smi','--query-gpu=memory.used','--format=csv,noheader,nounits'],"
-    "capture_output=True,text=True).stdout)"
+    "q=['nvidia-smi','-i','0','--query-gpu=memory.used','--format=csv,noheader,nounits']; "
+    "print(subprocess.run(q,capture_output=True,text=True).stdout)"
 )
 
 

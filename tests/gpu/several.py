@@ -34,7 +34,7 @@ from tests.gpu.targets import (
     start_counter,
 )
 
-STEPS, FEW_STEPS = 600, 200
+STEPS, FEW_STEPS = 600, 150
 CYCLES = 10
 SOCKETS = {
     "NCCL_P2P_DISABLE": "1",
@@ -239,12 +239,12 @@ def main() -> int:
 
     cycles.__name__, cycles.__doc__ = ranks_over_sockets.__name__, ranks_over_sockets.__doc__
     scenarios: list[Callable[[Lab], Figures]] = [
-        moved,
-        shared_tensor,
-        ranks_over_nvlink,
-        cycles,
-        two_at_once,
         side_by_side,
+        shared_tensor,
+        moved,
+        two_at_once,
+        cycles,
+        ranks_over_nvlink,
     ]
     date = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     evidence: Figures = {"date": date, "machine": machine() | {"gpus": len(query("uuid"))}}

@@ -1,9 +1,12 @@
 """Callbacks and misuse: nothing is saved, each is a clear error, the program runs on."""
 
+import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +14,12 @@ import pytest
 
 import gpusnap
 from gpusnap.errors import BusyError, CallbackError, GpusnapError, TargetError, UsageError
-from gpusnap.inprocess import callbacks, itself, outside
-from gpusnap.inprocess.deadline import Deadline, DeadlineMissed
+from gpusnap.inprocess import callbacks, itself, outside, steps
+from gpusnap.inprocess.deadline import DeadlineMissed, _Watch, call_within
+from gpusnap.inprocess.messages import Request
 from gpusnap.inprocess.torch_state import wait_for_devices
 from gpusnap.mailbox import Answer
+from gpusnap.types import ProcessId
 
 
 @pytest.fixture
@@ -101,7 +106,7 @@ def test_afterwards_all_are_called_and_the_first_error_counts(answers: list[Answ
     with pytest.raises(CallbackError, match="fail, called by after_checkpoint") as raised:
         gpusnap.checkpoint_self()
     assert called == ["last"]
-    assert len(raised.value.details) == 1
+    assert raised.value.details[1:] == ("The snapshot /r/a is complete",)
 
 
 def test_after_a_failure_that_is_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,22 +126,168 @@ async def later() -> None:
     """No plain function."""
 
 
-@pytest.mark.parametrize("function", [later, 3])
+def one_by_one() -> Iterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("function", [later, one_by_one, 3])
 def test_what_cannot_be_called(function: Any) -> None:
     with pytest.raises(UsageError, match="plain function"):
         gpusnap.before_checkpoint(function)
-    with pytest.raises(UsageError, match="deadline"):
-        gpusnap.before_checkpoint(fail, deadline=0)
     assert callbacks._registered[callbacks.Moment.BEFORE] == []
 
 
+@pytest.mark.parametrize("deadline", [0, -1, float("nan"), float("inf"), "5", None])
+def test_a_deadline_that_is_none(deadline: Any) -> None:
+    with pytest.raises(UsageError, match="deadline"):
+        gpusnap.after_restore(fail, deadline=deadline)
+
+
 def test_a_deadline_gives_its_signal_back() -> None:
-    with pytest.raises(DeadlineMissed), Deadline(0.01):
-        wait_for_ever()
-    with Deadline(60):
-        pass
+    with pytest.raises(DeadlineMissed):
+        call_within(0.01, wait_for_ever)
+    call_within(60, time.time)
     numbers = range(signal.SIGRTMIN, signal.SIGRTMAX + 1)
     assert all(signal.getsignal(number) is signal.SIG_DFL for number in numbers)
+
+
+def test_a_deadline_ends_nothing_but_its_function() -> None:
+    """A signal that comes too late, or too early, must not end the program."""
+    watch = _Watch(60)
+    watch.start()
+    signal.pthread_kill(threading.get_ident(), watch._number)
+    watch.call(time.time, ())
+    signal.pthread_kill(threading.get_ident(), watch._number)
+    watch.stop()
+    for _ in range(20):
+        try:
+            call_within(1e-6, time.time)
+        except DeadlineMissed:
+            continue
+    assert threading.active_count() == 1
+
+
+def test_a_deadline_changes_no_other_signal_mask() -> None:
+    watch = _Watch(60)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {watch._number})
+    try:
+        call_within(60, signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGUSR1})
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert blocked == before | {watch._number, signal.SIGUSR1}
+
+
+def test_one_that_exits(answers: list[Answer]) -> None:
+    called: list[str] = []
+    gpusnap.after_checkpoint(lambda: called.append("last"))
+    gpusnap.after_checkpoint(sys.exit)
+    answers.append(Answer(outcome="saved", path="/r/a"))
+    with pytest.raises(SystemExit):
+        gpusnap.checkpoint_self()
+    assert called == ["last"]
+
+
+def test_a_child_that_is_forked_meanwhile_may_save_itself(answers: list[Answer]) -> None:
+    children: list[int] = []
+
+    @gpusnap.before_checkpoint
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            with itself._alone():
+                os._exit(7)
+        children.append(child)
+
+    answers.append(Answer(outcome="saved", path="/r/a"))
+    assert gpusnap.checkpoint_self().saved
+    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 7
+
+
+class Gone(outside.Helper):
+    """A helper that was killed."""
+
+    def __init__(self) -> None:
+        super().__init__(1 << 22)
+
+
+def test_a_second_interruption_waits_until_all_is_put_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left: list[BaseException | str] = [KeyboardInterrupt(), SystemExit(3), "the target runs on"]
+
+    def recover() -> str:
+        match left.pop(0):
+            case BaseException() as error:
+                raise error
+            case text:
+                return text
+
+    monkeypatch.setattr(outside, "start", lambda _request: Gone())
+    monkeypatch.setattr(outside, "recover", recover)
+    with pytest.raises(SystemExit):
+        gpusnap.checkpoint_self()
+    assert left == []
+
+
+def test_devices_that_do_not_come_back_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_request: object) -> None:
+        raise KeyboardInterrupt
+
+    def recover() -> str:
+        raise TargetError("The devices are lost")
+
+    monkeypatch.setattr(outside, "start", lambda _request: Gone())
+    monkeypatch.setattr(itself, "_await", interrupt)
+    monkeypatch.setattr(outside, "recover", recover)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        gpusnap.checkpoint_self()
+    assert raised.value.__notes__ == ["The devices are lost"]
+
+
+def test_one_that_another_snapshot_brought_back_asks_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Request] = []
+
+    def start(request: Request) -> outside.Helper:
+        asked.append(request)
+        return Gone()
+
+    def answer(_helper: object) -> Answer | None:
+        return Answer(outcome="saved", path="/r/a") if len(asked) > 1 else None
+
+    starts = iter(range(10))
+    monkeypatch.setattr(outside, "start", start)
+    monkeypatch.setattr(itself, "_await", answer)
+    monkeypatch.setattr(itself, "myself", lambda: ProcessId(os.getpid(), next(starts)))
+    assert gpusnap.checkpoint_self().saved
+    assert asked[0].mailbox.nonce != asked[1].mailbox.nonce
+
+
+@pytest.mark.parametrize(
+    ("options", "run"),
+    [({}, "/runs/a"), ({"repository": "/r"}, None), ({"output_path": "b"}, None)],
+)
+def test_what_a_run_decides(
+    options: dict[str, Any], run: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Request] = []
+
+    def answer(request: Request) -> Answer:
+        asked.append(request)
+        return Answer(outcome="saved", path="/r/a")
+
+    monkeypatch.setenv("GPUSNAP_RUN", "/runs/a")
+    monkeypatch.setattr(itself, "_ask", answer)
+    gpusnap.create_checkpoint(os.getpid(), **options)
+    assert asked[0].run == run
+
+
+@pytest.mark.parametrize("first", [[(1, 2, 3)], [("a", 1)], [(-1, 5)], [(0, 1 << 70)], 5])
+def test_ranges_that_are_none(first: Any) -> None:
+    with pytest.raises(UsageError):
+        gpusnap.checkpoint_self(first=first)
 
 
 def test_twice_at_once() -> None:
@@ -250,11 +401,12 @@ def test_steps_that_nobody_counts(monkeypatch: pytest.MonkeyPatch, answers: list
     assert [gpusnap.step() for _ in range(3)] == [None, None, None]
 
 
-def test_a_step_that_cannot_be_saved_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [TargetError, UsageError])
+def test_a_step_that_cannot_be_saved_is_a_warning(
+    kind: type[GpusnapError], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(_request: object) -> None:
-        raise TargetError("It cannot be saved")
-
-    from gpusnap.inprocess import steps
+        raise kind("It cannot be saved")
 
     monkeypatch.setattr(itself, "_ask", refuse)
     monkeypatch.setattr(steps, "_steps", counted := steps._Steps())
@@ -263,6 +415,20 @@ def test_a_step_that_cannot_be_saved_is_a_warning(monkeypatch: pytest.MonkeyPatc
     with pytest.warns(RuntimeWarning, match="No snapshot was made: It cannot be saved") as warned:
         assert gpusnap.step() is None
     assert warned[0].filename == __file__
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=Cuda(capturing=True)))
+    counted._every = 1
+    with pytest.raises(UsageError, match="captures"):
+        gpusnap.step()
+
+
+def test_a_run_that_cannot_be_read_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUSNAP_RUN", str(tmp_path))
+    monkeypatch.setattr(steps, "_steps", steps._Steps())
+    with pytest.warns(RuntimeWarning, match="No snapshot was made") as warned:
+        assert [gpusnap.step() for _ in range(3)] == [None, None, None]
+    assert [each.filename for each in warned] == [__file__]
 
 
 def test_elsewhere_nobody_steps_aside() -> None:

@@ -136,25 +136,22 @@ def restore_elsewhere(program: Program, path: Path) -> None:
 
 
 def save_in_a_namespace(program: Program) -> None:
-    """Two side by side, each with values of its own, of which one saves itself and ends."""
-    targets = [
-        gpusnap.restore_checkpoint("snapshot-1", new_pids=True, overrides={"lr": text})
-        for text in ("1", "2")
-    ]
+    """One with PIDs of its own saves itself and ends."""
+    target = gpusnap.restore_checkpoint("snapshot-1", new_pids=True, overrides={"lr": "1"})
     try:
-        for text in ("1", "2"):
-            program.says(f"1 restored snapshot-1 1 {{'lr': '{text}'}}")
-        end(targets[1])
+        program.says("1 restored snapshot-1 1 {'lr': '1'}")
         (program.site.folder / "go-1-restored").touch()
-        await_true(lambda: identity(targets[0].root_pid) is None, "it is saved and gone")
+        await_true(lambda: identity(target.root_pid) is None, "it is saved and gone")
     finally:
-        for target in targets:
-            end(target)
+        end(target)
     saved = open_snapshot(program.site.repository / "snapshot-2")
     assert saved.manifest.target.pids == (program.pid,)
 
 
 STEPS = """
+import signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # which the helper must not inherit
+signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
 for number in range(3):
     result = gpusnap.step()
     say(number, result and result.outcome, result and result.snapshot, result and result.overrides)
@@ -234,15 +231,13 @@ def test_whatever_fails_the_program_runs_on(
     program = Program.start(variables, FAILING)
     try:
         program.says("runs on")
-        with pytest.raises(gpusnap.errors.GpusnapError) as outside:
-            gpusnap.create_checkpoint(program.pid, Path("repository/taken"))
     finally:
         program.end()
     lines = iter(program.lines)
     assert next(lines).startswith("after Checkpointed(outcome='saved'")
     killed = "GpusnapError gpusnap was killed while it saved this program"
     for expected in (
-        f"{type(outside.value).__name__} {outside.value.text}",
+        "NameTakenError Snapshot taken exists in",
         *(killed, "finished:checkpoint device"),
         *(killed, "finished:publish device"),
     ):

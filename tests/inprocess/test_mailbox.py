@@ -1,6 +1,7 @@
 """The mailbox: what may be written where, and what a program reads."""
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,19 @@ from gpusnap.errors import (
     TargetError,
     UsageError,
 )
+from gpusnap.inprocess import helper
 from gpusnap.inprocess.answers import check_overrides, require_listener, restored, saved
 from gpusnap.inprocess.box import Box
-from gpusnap.mailbox import MAILBOX_LENGTH, Answer, Failure, Mailbox, encode_answer, write_answer
+from gpusnap.mailbox import (
+    MAILBOX_LENGTH,
+    Answer,
+    Failure,
+    Mailbox,
+    MailboxState,
+    encode_answer,
+    read_state,
+    write_answer,
+)
 from gpusnap.native import MemoryFault, read_process
 from gpusnap.repository import NameTakenError, Repository, Snapshot
 from gpusnap.restore import RestoreOptions, plan_restore
@@ -36,7 +47,7 @@ def content(mailbox: Mailbox) -> bytes:
 
 def test_an_answer_arrives_once() -> None:
     box = Box()
-    mailbox = box.wait()
+    mailbox = box.ask()
     assert mailbox.pid == os.getpid()
     assert box.read() is None
     write_answer(os.getpid(), mailbox, SAVED)
@@ -45,9 +56,24 @@ def test_an_answer_arrives_once() -> None:
     assert box.read() is None
 
 
+def test_the_helper_waits_until_the_program_does() -> None:
+    box = Box()
+    mailbox = box.ask()
+    assert read_state(os.getpid(), mailbox) is MailboxState.ASKING
+    timer = threading.Timer(0.05, box.wait)
+    timer.start()
+    assert helper._is_wanted(mailbox)
+    timer.join()
+    box.close()
+    assert not helper._is_wanted(mailbox)
+    box.ask()
+    with pytest.raises(IntegrityError, match="something else is there"):
+        helper._is_wanted(mailbox)
+
+
 def test_nobody_waits_for_an_earlier_answer() -> None:
     box = Box()
-    earlier, now = box.wait(), box.wait()
+    earlier, now = box.ask(), box.ask()
     before = content(now)
     with pytest.raises(IntegrityError, match="no mailbox"):
         write_answer(os.getpid(), earlier, SAVED)
@@ -58,23 +84,23 @@ def test_nobody_waits_for_an_earlier_answer() -> None:
 
 def test_a_snapshot_of_one_that_gave_up_can_be_answered() -> None:
     box = Box()
-    mailbox = box.wait()
+    mailbox = box.ask()
     box.close()
     write_answer(os.getpid(), mailbox, SAVED)
-    box.wait()
+    box.ask()
     assert box.read() is None
 
 
 @pytest.mark.parametrize("change", [{"address": 4096}, {"nonce": "0" * 32}])
 def test_a_mailbox_that_is_none(change: dict[str, Any]) -> None:
-    mailbox = msgspec.structs.replace(Box().wait(), **change)
+    mailbox = msgspec.structs.replace(Box().ask(), **change)
     with pytest.raises(IntegrityError, match="has no mailbox at"):
         write_answer(os.getpid(), mailbox, SAVED)
 
 
 def test_an_answer_that_does_not_fit() -> None:
     box = Box()
-    mailbox = msgspec.structs.replace(box.wait(), length=100)
+    mailbox = msgspec.structs.replace(box.ask(), length=100)
     with pytest.raises(IntegrityError, match="does not fit"):
         write_answer(os.getpid(), mailbox, SAVED)
     assert box.read() is None
@@ -85,6 +111,14 @@ def test_long_details_are_left_out() -> None:
     data = encode_answer(Answer(outcome="failed", failure=failure))
     assert b"It failed" in data
     assert b"xx" not in data
+
+
+def test_a_failure_is_told_whatever_its_text_is() -> None:
+    error = TargetError("\udcff" * MAILBOX_LENGTH, cure="\x01" * MAILBOX_LENGTH)
+    data = encode_answer(Answer(outcome="failed", failure=Failure.of(error)))
+    failure = msgspec.json.decode(data, type=Answer).failure
+    assert failure is not None
+    assert failure.error().text.startswith("\\udcff")
 
 
 @pytest.mark.parametrize(
@@ -167,3 +201,12 @@ def test_overrides_that_nobody_would_read(tmp_path: Path) -> None:
     with pytest.raises(IncompatibleError, match="outside was made from outside") as refused:
         plan_restore(snapshot.path, options=RestoreOptions(overrides={"lr": "1"}))
     assert "checkpoint_self" in str(refused.value.cure)
+
+
+def test_a_run_is_not_told_of_one_with_pids_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The PIDs there may be those of the run's job, which is another process."""
+    monkeypatch.setattr(helper, "in_namespace_of_its_own", lambda _pid: True)
+    with pytest.raises(TargetError, match="cannot tell whether it is its job"):
+        helper._root(tmp_path, os.getpid())

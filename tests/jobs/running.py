@@ -14,7 +14,7 @@ from gpusnap.jobs.record import Run, read_run
 from gpusnap.jobs.snapshots import read_ledger
 from gpusnap.target import alive, identity
 from gpusnap.testing.program import reference_log
-from tests.e2e.jobs import Site, await_true
+from tests.e2e.jobs import Site, await_true, becomes_true
 
 PROGRAM = Path(__file__).with_name("program.py")
 MEMORY = 16 * 4096
@@ -135,7 +135,10 @@ class Followed:
             assert gpusnap.poll() is None, f"{what}: {gpusnap.communicate()}"
             return False
 
-        await_true(holds, what, 60.0)
+        if not becomes_true(holds, 60.0):
+            gpusnap = self.place.started[-1]
+            gpusnap.kill()
+            raise AssertionError(f"{what}: {self.run} {gpusnap.communicate()[1]}")
 
     def await_running(self, restarts: int = 0) -> None:
         """Wait until its job runs, for the so manieth time again."""

@@ -13,12 +13,12 @@ from gpusnap.jobs.echo import Echo
 from gpusnap.jobs.health import Limits, Seen, faults
 from gpusnap.jobs.leaving import Leaving
 from gpusnap.jobs.outputs import cut_back, read_lengths
-from gpusnap.jobs.process import Job
-from gpusnap.jobs.record import Run, RunOptions, read_run, write_run
+from gpusnap.jobs.process import Job, end_remains
+from gpusnap.jobs.record import RUN_VARIABLE, Run, RunOptions, read_run, write_run
 from gpusnap.jobs.schedule import Backoff, Schedule
 from gpusnap.jobs.snapshots import KEPT_BY_DEFAULT, retention
 from gpusnap.jobs.work import Work
-from gpusnap.target import identity
+from gpusnap.target import alive, identity, read_process
 from gpusnap.types import Device, EccCounts, Health
 from tests.e2e.jobs import await_true
 
@@ -230,11 +230,35 @@ def test_the_exit_code_of_a_process_that_is_no_child(stranger: int) -> None:
     job.close()
 
 
-def test_a_run_that_cannot_be_understood(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text("{")
-    with pytest.raises(IntegrityError, match=r"run\.json cannot be understood") as caught:
+ANOTHER = '{"name": "another", "directory": "/", "repository": "/", "boot_id": ""}'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", r"run\.json cannot be understood"),
+        ("[" * 100_000, r"run\.json cannot be understood"),
+        (ANOTHER, r"run\.json is that of the run another"),
+    ],
+)
+def test_a_run_that_cannot_be_understood(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(IntegrityError, match=words) as caught:
         read_run(tmp_path)
     assert caught.value.cure
+
+
+@pytest.mark.parametrize(("run", "ends"), [("mine", True), (None, True), ("others", False)])
+def test_what_is_left_of_a_job_is_ended_and_nothing_else(
+    tmp_path: Path, run: str | None, ends: bool
+) -> None:
+    environment = {} if run is None else {RUN_VARIABLE: str(tmp_path / run)}
+    with subprocess.Popen(["/bin/sleep", "60"], env=environment) as process:
+        await_true(lambda: read_process(process.pid).command, "it has its arguments")
+        saved = read_process(process.pid)
+        killed = end_remains(tmp_path / "mine", [saved])
+        assert (killed, alive(saved.id)) == ((process.pid,) if ends else (), not ends)
+        process.kill()
 
 
 class Charged:
@@ -271,11 +295,12 @@ def test_a_job_that_cannot_be_saved_in_time_gets_the_signal() -> None:
     assert (job.signals, leaving.asked) == ([15], False)
     assert charge.texts == ["The time to save the job is over: it gets the signal"]
     assert leaving.done_by(143), "ended by the signal, it can go on from the snapshot before"
+    assert leaving.done_by(1), "programs end at a signal with all kinds of codes"
     assert not leaving.done_by(0)
 
 
 def test_an_argument_that_is_no_text(tmp_path: Path) -> None:
     odd = os.fsdecode(b"\xff\n")
-    run = Run(name="job", command=("echo", odd), directory="/", repository="/", boot_id="")
+    run = Run(name=tmp_path.name, command=("echo", odd), directory="/", repository="/", boot_id="")
     write_run(tmp_path, run)
     assert read_run(tmp_path) == run

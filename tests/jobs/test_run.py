@@ -77,30 +77,56 @@ def test_what_cannot_be_executed(tmp_path: Path, mode: int) -> None:
     assert caught.value.exit_code == 126
 
 
-def test_a_terminal_is_the_jobs_own(place: Place) -> None:
-    script = "test -t 0 && test -t 1 && test -t 2 && echo ready; sleep 60"
+def on_terminal(place: Place, *arguments: str) -> tuple[int, int]:
+    """Start the command line on a terminal of its own; its PID, and the terminal's other end."""
     pid, terminal = pty.fork()
     if pid == 0:
-        command = [
-            sys.executable,
-            "-m",
-            "gpusnap",
-            "run",
-            "--name",
-            "job",
-            "--",
-            "sh",
-            "-c",
-            script,
-        ]
+        command = [sys.executable, "-m", "gpusnap", *arguments]
         os.execve(command[0], command, place.environment)  # noqa: S606
-    text = b""
-    while b"ready\r\n" not in text:
-        text += os.read(terminal, 4096)
+    return pid, terminal
+
+
+def test_a_terminal_is_the_jobs_own(place: Place) -> None:
+    script = "test -t 0 && test -t 1 && test -t 2 && echo ready; exec sleep 60"
+    pid, terminal = on_terminal(place, "run", "--name", "job", "--", "sh", "-c", script)
+    read_until(terminal, b"ready\r\n")
     os.write(terminal, b"\x03")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
     os.close(terminal)
     assert read_run(place.data / "runs/job").exit_code == 130
+
+
+def read_until(terminal: int, words: bytes) -> None:
+    text = b""
+    while words not in text:
+        text += os.read(terminal, 4096)
+
+
+def test_a_terminal_takes_over_a_job_that_began_without_one(place: Place) -> None:
+    script = "trap 'echo bye; exit 3' INT; echo ready; while :; do sleep 0.05; done"
+    gpusnap = place.start("run", "--name", "job", "--", "sh", "-c", script)
+    assert gpusnap.stdout is not None
+    gpusnap.stdout.readline()
+    gpusnap.kill()
+    pid, terminal = on_terminal(place, "run", "--name", "job")
+    read_until(terminal, b"Run job goes on")
+    os.write(terminal, b"\x03")
+    read_until(terminal, b"bye\r\n")
+    # The exit code of a process that is no child is told by Linux 6.15 and later
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) in {1, 3}
+    os.close(terminal)
+
+
+def test_a_watched_job_runs_on(place: Place) -> None:
+    with subprocess.Popen(["sleep", "60"]) as job:
+        pid, terminal = on_terminal(place, "watch", str(job.pid))
+        read_until(terminal, b" goes on with process ")
+        os.write(terminal, b"\x03")
+        read_until(terminal, b"The job runs on without gpusnap")
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+        os.close(terminal)
+        assert job.poll() is None
+        job.kill()
 
 
 @pytest.fixture
@@ -144,6 +170,7 @@ def test_what_can_never_be(
     with pytest.raises(error, match=words) as caught:
         ask(**wanted)
     assert caught.value.cure or error is NotFoundError
+    assert not [*data.rglob("*.lock")], "a run that never began leaves nothing"
 
 
 def test_a_name_that_a_living_gpusnap_uses(data: Path) -> None:
@@ -202,6 +229,15 @@ def test_options_that_are_given_again(
 def test_a_run_stays_where_its_snapshots_are(known: Run) -> None:
     with pytest.raises(UsageError, match="The snapshots of run job are in /r"):
         ask(name="job", repository=Path("/elsewhere"))
+
+
+def test_a_job_of_this_boot_is_watched_as_a_run_of_another(known: Run) -> None:
+    write_run(run_folder("job"), msgspec.structs.replace(known, boot_id="another", exit_code=1))
+    with subprocess.Popen(["sleep", "60"]) as process:
+        run = open_run(Request(name="job", pid=process.pid), run_folder("job")).run
+        assert (run.root, run.boot_id) == (identity(process.pid), boot_id())
+        assert run.command == (), "a crash must not start the old command"
+        process.kill()
 
 
 @pytest.mark.parametrize("wanted", [{"fresh": True}, {"pid": os.getppid()}])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpusnap.device_map import NO_CHOICE
-from gpusnap.errors import GpusnapError, IntegrityError, UsageError
+from gpusnap.errors import GpusnapError, IntegrityError, NotFoundError, UsageError
 from gpusnap.events import CriuNotified
 from gpusnap.jobs import returning, snapshots
 from gpusnap.jobs.outputs import Length
@@ -17,6 +17,8 @@ from gpusnap.jobs.snapshots import Taken, checkpoint_options, newest_number, rea
 from gpusnap.plan import CheckpointOptions
 from gpusnap.plugins import Plugins
 from gpusnap.repository import Repository, Snapshot
+from tests.datapath.memory import Memory
+from tests.datapath.program import PAGE
 from tests.repository import samples
 
 
@@ -25,12 +27,13 @@ class Place:
 
     def __init__(self, folder: Path, pid: int) -> None:
         self.pid = pid
-        self.folder = folder / "run"
+        self.folder = folder / "job"
         self.folder.mkdir()
         (self.folder / "stdout").write_text("so far\n")
         self.repository = Repository.create(folder / "repository")
         self.plugins = Plugins()
         self.asked: list[CheckpointOptions] = []
+        self.memory = Memory(b"memory" * PAGE)
         self.refusal: Callable[[CheckpointOptions], GpusnapError | None] = lambda _: None
         self.begin(RunOptions())
 
@@ -48,7 +51,7 @@ class Place:
         if error is not None:
             raise error
         plugins.emit(CriuNotified(script="post-dump"))
-        return samples.take(self.repository, path.name)
+        return samples.take_memory(self.repository, path.name, self.memory)
 
     def take(self, **changes: object) -> Snapshot:
         return take(self.folder, self.pid, plugins=self.plugins, **changes)  # type: ignore[arg-type]
@@ -147,11 +150,18 @@ class Heard:
         raise AssertionError(lengths)
 
 
+def spoil(pack: Path) -> None:
+    data = bytearray(pack.read_bytes())
+    data[PAGE] ^= 1
+    pack.write_bytes(data)
+
+
 def test_damaged_snapshots_are_passed_over(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.begin(RunOptions(keep_last=4))
     for _ in range(4):
         place.take()
     (place.repository.path / "job-000004/manifest.json").write_text("{}")
-    spoil_pack(place.repository.path / "job-000003")
+    spoil(place.repository.path / "job-000003/regions/000.pack")
     restored = []
 
     def restore(path: Path, **_: object) -> None:
@@ -170,6 +180,29 @@ def test_damaged_snapshots_are_passed_over(place: Place, monkeypatch: pytest.Mon
     assert first.startswith("job-000004: ")
     assert second.startswith("job-000003: ")
     assert third == "job-000002: a chunk is damaged"
+
+
+def test_a_repository_that_is_away_does_not_make_the_job_begin_anew(place: Place) -> None:
+    place.take()
+    place.repository.path.rename(place.repository.path.with_name("elsewhere"))
+    place.repository.path.mkdir()
+    with pytest.raises(GpusnapError, match="snapshots of run job cannot be reached") as caught:
+        bring_back(place.folder, place.plugins, NO_CHOICE, Heard())
+    assert "Mount" in str(caught.value.cure)
+
+
+def test_a_device_that_is_away_does_not_make_older_snapshots_be_tried(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def restore(_path: Path, **_: object) -> None:
+        raise NotFoundError("There is no device D0")
+
+    place.take()
+    monkeypatch.setattr(returning, "run_restore", restore)
+    monkeypatch.setattr(returning, "_pids_are_taken", lambda *_: False)
+    monkeypatch.setattr(returning, "recover", lambda *_, **__: ())
+    with pytest.raises(NotFoundError, match="no device D0"):
+        bring_back(place.folder, place.plugins, NO_CHOICE, Heard())
 
 
 def test_without_a_snapshot_nothing_comes_back(place: Place) -> None:

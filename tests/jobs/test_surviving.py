@@ -4,22 +4,25 @@ import json
 import os
 import random
 import signal
+import subprocess
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from gpusnap.jobs.record import RunState
 from gpusnap.jobs.snapshots import read_ledger
-from gpusnap.target import alive
+from gpusnap.target import alive, identity
 from gpusnap.testing import Machine
 from gpusnap.testing.machine import SOUND
 from gpusnap.types import EccCounts
+from tests.e2e.jobs import await_true
 from tests.jobs.running import Followed, Place, is_result
 
 pytestmark = pytest.mark.usefixtures("real_criu")
 
-KILLS = int(os.environ.get("GPUSNAP_TEST_KILLS", "3"))
+KILLS = int(os.environ.get("GPUSNAP_TEST_KILLS", "2"))
 OFTEN = ["--every", "300ms", "--restart", "20", "--restart-delay", "1ms", "--keep-last", "2"]
 
 
@@ -81,6 +84,17 @@ def test_a_signal_saves_and_ends_it_and_the_same_command_goes_on(place: Place) -
     assert (again.returncode, is_result(begun + again.stdout)) == (0, True), again.stderr
 
 
+def take_pid(pid: int) -> "subprocess.Popen[bytes]":
+    """A process that has a PID which is free."""
+    while True:
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
+        process = subprocess.Popen(["sleep", "600"])
+        if process.pid == pid:
+            return process
+        process.kill()
+        process.wait()
+
+
 def test_gpusnap_is_killed_and_goes_on(place: Place) -> None:
     gpusnap = place.start("run", "--name", "job", *OFTEN, "--", *place.computing)
     job = Followed(place, "job")
@@ -94,9 +108,17 @@ def test_gpusnap_is_killed_and_goes_on(place: Place) -> None:
     gpusnap.kill()
     _, err = gpusnap.communicate()
     assert json.loads(err.splitlines()[0])["report"]["happening"] == "adopted", err
+    root = job.run.root
+    assert root is not None
     job.kill()
-    place.stop.touch()
-    ran = place.run("run", "--name", "job")
-    assert ran.returncode == 0, ran.stderr
-    assert job.run.restarts == 1
-    assert is_result(job.stdout), ran.stderr
+    await_true(lambda: identity(root.pid) is None, "its PID is free")
+    with take_pid(root.pid) as stranger:
+        gpusnap = place.start("run", "--name", "job")
+        job.await_running(restarts=1)
+        assert job.pid != root.pid, "the PID is a stranger's: it has a namespace of its own"
+        place.stop.touch()
+        _, err = gpusnap.communicate(timeout=90)
+        assert stranger.poll() is None
+        stranger.kill()
+    assert gpusnap.returncode == 0, err
+    assert is_result(job.stdout), err
