@@ -8,6 +8,10 @@ from hypothesis import settings
 # The programs that tests start need not compile the package each time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Led from outside a PID namespace, a session has no number here, and CRIU saves none of its programs.
+if os.getsid(0) == 0:
+    os.setsid()
+
 # Shared machines pause: a slow example is no failure.
 settings.register_profile("gpusnap", deadline=None, print_blob=True)
 settings.load_profile("gpusnap")

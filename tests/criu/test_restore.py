@@ -113,18 +113,10 @@ def test_a_snapshot_can_be_restored_again_after_a_failure(criu: Criu, saved: Cou
     assert saved.computes()
 
 
-@pytest.fixture(scope="session")
-def session_with_leader() -> None:
-    """A session as a shell's: where the leader is outside of the PID namespace, a new one."""
-    if os.getsid(0) == 0:
-        os.setsid()
-
-
 @pytest.fixture
 def saved_job(
     criu: Criu,
     start: Callable[..., Counter],
-    session_with_leader: None,
 ) -> Counter:
     """A counter of this very session, as a shell's job is of the shell's; dumped and gone."""
     counter = start(start_new_session=False)

@@ -204,7 +204,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--plugin-rounds", type=int, default=2)
     parser.add_argument("--training-rounds", type=int, default=2)
-    parser.add_argument("--warm", type=int, default=64, help="GiB of memory touched first")
+    parser.add_argument("--warm", type=int, default=8, help="GiB of memory touched first")
     arguments = parser.parse_args()
     found: Figures = {"date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds")}
     found |= {

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -520,6 +520,25 @@ def run(scenario: Callable[[Lab], Figures], lab: Lab) -> Figures:
     return record
 
 
+def run_all(
+    scenarios: Sequence[Callable[[Lab], Figures]],
+    lab: Lab,
+    output: Path,
+    only: Collection[str],
+    **about_machine: object,
+) -> int:
+    """Run scenarios, or those named; writes down after each what came of all; the exit code."""
+    date = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+    evidence: Figures = {"date": date, "machine": machine() | about_machine}
+    records: list[Figures] = []
+    for scenario in scenarios:
+        if not only or scenario.__name__ in only:
+            records.append(run(scenario, lab))
+            document = evidence | {"scenarios": records}
+            output.write_text(json.dumps(document, indent=2) + "\n")
+    return 0 if all(record["outcome"] != "failed" for record in records) else 1
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True)
@@ -529,15 +548,7 @@ def main() -> int:
     arguments = parser.parse_args()
     arguments.images.mkdir(parents=True, exist_ok=True)
     lab = Lab(arguments.images, arguments.cuda_plugin)
-    chosen = [each for each in SCENARIOS if not arguments.only or each.__name__ in arguments.only]
-    date = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-    evidence: Figures = {"date": date, "machine": machine()}
-    records: list[Figures] = []
-    for scenario in chosen:
-        records.append(run(scenario, lab))
-        document = evidence | {"scenarios": records}
-        arguments.output.write_text(json.dumps(document, indent=2) + "\n")
-    return 0 if all(record["outcome"] != "failed" for record in records) else 1
+    return run_all(SCENARIOS, lab, arguments.output, arguments.only)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ scenario failed.
 """
 
 import argparse
-import datetime as dt
-import json
 import os
 import shutil
 import signal
@@ -22,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from gpusnap.repository import Repository
 from gpusnap.types import ProcessId
-from tests.gpu.evidence import Figures, Lab, machine, must, run
+from tests.gpu.evidence import Figures, Lab, must, run_all
 from tests.gpu.targets import PROGRAMS, Training, await_true, query, start_training, used_mib
 
 EPOCHS, STEPS = 3, 60
@@ -220,15 +218,7 @@ def main() -> int:
     arguments = parser.parse_args()
     arguments.images.mkdir(parents=True, exist_ok=True)
     lab = Lab(arguments.images, None)
-    date = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-    evidence: Figures = {"date": date, "machine": machine()}
-    records: list[Figures] = []
-    for scenario in SCENARIOS:
-        if not arguments.only or scenario.__name__ in arguments.only:
-            records.append(run(scenario, lab))
-            document = evidence | {"scenarios": records}
-            arguments.output.write_text(json.dumps(document, indent=2) + "\n")
-    return 0 if all(record["outcome"] != "failed" for record in records) else 1
+    return run_all(SCENARIOS, lab, arguments.output, arguments.only)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ every scenario, and exits with 1 if a scenario failed.
 """
 
 import argparse
-import datetime as dt
-import json
 import os
 import subprocess
 import sys
@@ -22,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.gpu.evidence import Figures, Lab, machine, must, run
+from tests.gpu.evidence import Figures, Lab, must, run_all
 from tests.gpu.targets import (
     PROGRAMS,
     Counter,
@@ -246,15 +244,7 @@ def main() -> int:
         cycles,
         ranks_over_nvlink,
     ]
-    date = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-    evidence: Figures = {"date": date, "machine": machine() | {"gpus": len(query("uuid"))}}
-    records: list[Figures] = []
-    for scenario in scenarios:
-        if not arguments.only or scenario.__name__ in arguments.only:
-            records.append(run(scenario, lab))
-            document = evidence | {"scenarios": records}
-            arguments.output.write_text(json.dumps(document, indent=2) + "\n")
-    return 0 if all(record["outcome"] != "failed" for record in records) else 1
+    return run_all(scenarios, lab, arguments.output, arguments.only, gpus=len(query("uuid")))
 
 
 if __name__ == "__main__":
