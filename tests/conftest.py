@@ -8,7 +8,7 @@ from hypothesis import settings
 # The programs that tests start need not compile the package each time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# A session that is led from outside a PID namespace has no number here: CRIU saves none of its jobs.
+# Led from outside a PID namespace, a session has no number here: CRIU saves none of its jobs.
 if os.getsid(0) == 0:
     os.setsid()
 
