@@ -39,6 +39,7 @@ server = bound(socket.SOCK_STREAM, name)
 server.listen()
 client = connected(socket.SOCK_STREAM, name)
 accepted, _ = server.accept()
+open(sys.argv[2], "x").close()  # only now may others connect
 left, right = socket.socketpair()
 pairs = ((client, accepted), (accepted, client), (left, right), (writer, letters))
 number = 0
@@ -72,21 +73,17 @@ def root_pid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     set_variables(monkeypatch, site)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    start_detached([sys.executable, str(program), NAME], tmp_path / "pid", site.environment)
+    listens = tmp_path / "listens"
+    command = [sys.executable, str(program), NAME, str(listens)]
+    start_detached(command, tmp_path / "pid", site.environment)
     pid = int((tmp_path / "pid").read_text())
-    await_true(lambda: answers(NAME), "it listens")
+    await_true(listens.exists, "it listens")
+    assert ask(NAME)
     gpusnap.create_checkpoint(pid, "one")
     yield pid
     if identity(pid) is not None:
         os.kill(pid, signal.SIGKILL)
         await_true(lambda: identity(pid) is None, "it is gone")
-
-
-def answers(name: str) -> bool:
-    try:
-        return bool(ask(name))
-    except ConnectionRefusedError:
-        return False
 
 
 @pytest.fixture

@@ -127,6 +127,7 @@ def test_what_it_computes_stays_right(start: Start) -> None:
         for _ in range(300_000):
             value = hashlib.sha256(value).digest()
         print(value.hex(), flush=True)
+        input()
         """
     )
     expected = start(
