@@ -1,13 +1,14 @@
 """GPU programs saved and restored by gpusnap, by CRIU alone and by CRIU with its cuda plugin.
 
     python tests/gpu/comparison.py --output FILE --cuda-plugin FOLDER [--rounds N] [--gib G]
-        [--images FOLDER] [--disk FOLDER]
+        [--huge-pages MODE] [--images FOLDER] [--disk FOLDER]
 
 Needs what evidence.py needs. In *CRIU alone* the driver's ``cuda-checkpoint`` takes the program
 off the GPU, then ``criu dump`` and ``criu restore`` run without any plugin: what they take is
 CRIU's share. gpusnap's share is all of its steps but the driver's own. Who goes first changes from
-round to round; transparent huge pages are ``always`` for everybody. Images are on a tmpfs of the
-script's own, for the last round on ``--disk``. Every restored program's data is checked. Writes one
+round to round; transparent huge pages are for everybody what the machine has, or ``--huge-pages``.
+Images are on a tmpfs of the script's own, for the last round on ``--disk``; to both, a program is
+also saved that runs on, for the time it stands still. Every program's data is checked. Writes one
 JSON file, anew after every round; times in microseconds.
 """
 
@@ -123,6 +124,21 @@ def trip(lab: Lab, way: str, start: Start) -> Figures:
     return figures
 
 
+def left_running(lab: Lab, start: Start) -> Figures:
+    """How long a program that is to run on stands still for its checkpoint."""
+    target = start(lab.folder)
+    try:
+        saved = lab.gpusnap("checkpoint", target.pid, "snapshot")
+        assert isinstance(target, Counter)
+        bad = target.advance()
+        must(bad == 0, f"{bad} words differ")
+        verified = lab.gpusnap("verify", "snapshot")
+    finally:
+        target.kill()
+        lab.clean()
+    return {"checkpoint": saved, "verify": verified, "mismatches": bad}
+
+
 def rounds(lab: Lab, start: Start, count: int, plugin_rounds: int) -> Iterator[dict[str, Figures]]:
     for number in range(count):
         ways = list(WAYS) if number < plugin_rounds else ["gpusnap", "criu"]
@@ -184,9 +200,13 @@ def tmpfs(folder: Path) -> Iterator[Path]:
         subprocess.run(["umount", folder], check=True)
 
 
+def huge_pages_mode() -> str:
+    return HUGE_PAGES.read_text().partition("[")[2].partition("]")[0]
+
+
 @contextmanager
 def huge_pages(mode: str) -> Iterator[None]:
-    before = HUGE_PAGES.read_text().partition("[")[2].partition("]")[0]
+    before = huge_pages_mode()
     HUGE_PAGES.write_text(mode)
     try:
         yield
@@ -198,6 +218,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--cuda-plugin", type=Path, required=True)
+    parser.add_argument("--huge-pages", choices=("always", "madvise", "never"))
     parser.add_argument("--images", type=Path, default=Path("/tmp/gpusnap-comparison"))
     parser.add_argument("--disk", type=Path, default=Path("/var/tmp"))
     parser.add_argument("--gib", type=float, default=16.0)
@@ -206,10 +227,12 @@ def main() -> None:
     parser.add_argument("--training-rounds", type=int, default=2)
     parser.add_argument("--warm", type=int, default=8, help="GiB of memory touched first")
     arguments = parser.parse_args()
+    mode = arguments.huge_pages or huge_pages_mode()
     found: Figures = {"date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds")}
     found |= {
         "machine": machine(),
         "gib": arguments.gib,
+        "huge_pages": mode,
         "first_touch": first_touch(arguments.warm),
     }
 
@@ -221,6 +244,12 @@ def main() -> None:
         await_true(lambda: started.steps() > 20, "the training is under way")
         return started
 
+    def stand_still(name: str, folder: Path) -> None:
+        figures = left_running(Lab(folder, arguments.cuda_plugin), counter)
+        found[name] = figures
+        arguments.output.write_text(json.dumps(found, indent=2) + "\n")
+        print(name, json.dumps(figures), flush=True)
+
     def measure(name: str, folder: Path, start: Start, count: int, plugin_rounds: int) -> None:
         done: list[dict[str, Figures]] = []
         for each in rounds(Lab(folder, arguments.cuda_plugin), start, count, plugin_rounds):
@@ -231,10 +260,12 @@ def main() -> None:
         print(name, json.dumps(found[f"{name}_ratios"], indent=1), flush=True)
 
     plugin_rounds = arguments.plugin_rounds
-    with huge_pages("always"), tmpfs(arguments.images) as images:
+    with huge_pages(mode), tmpfs(arguments.images) as images:
         measure("counter", images, counter, arguments.rounds, plugin_rounds)
         measure("training", images, training, arguments.training_rounds, plugin_rounds)
+        stand_still("left_running", images)
         with tempfile.TemporaryDirectory(dir=arguments.disk, prefix="gpusnap-") as disk:
+            stand_still("left_running_on_disk", Path(disk))
             measure("counter_on_disk", Path(disk), counter, 1, 0)
 
 

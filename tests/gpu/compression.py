@@ -1,11 +1,12 @@
 """Measures what each codec makes of the memory of a real training, and how fast.
 
-    python tests/gpu/compression.py --output FILE [--python PYTHON] [--folder FOLDER]
+    python tests/gpu/compression.py --output FILE [--python PYTHON] [--folder FOLDER]...
+        [--width W] [--layers N]
 
 Needs root, and PyTorch in PYTHON. On a machine with a GPU the training is suspended first, so that
 its device memory is measured; else it trains on the CPU. Writes one JSON file. A rate is raw bytes
-by the seconds from the first copy to the last byte on FOLDER's disk, which lies in memory unless
-another is named; threads are as many as CPUs.
+by the seconds from the first copy to the last byte on FOLDER's disk; the first of them lies in
+memory unless named, and a slower one shows what ``auto`` does there. Threads are as many as CPUs.
 """
 
 import argparse
@@ -26,17 +27,22 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from gpusnap.datapath import Compression, Saver, Saving, Span
 from gpusnap.regions import host_spans
+from gpusnap.room import file_system
 from gpusnap.target import find_target
 
 PROGRAM = Path(__file__).parent / "programs" / "language_model.py"
-WIDTH, LAYERS, STEPS, ROUNDS = 512, 4, 5, 3
+STEPS, ROUNDS = 5, 3
+
+SHOWN = ("saved_of_nonzero", "gb_per_s", "stored")
 
 Figures = dict[str, object]
 
 
-def start(python: str, dtype: str, folder: Path) -> tuple[subprocess.Popen[bytes], str]:
+def start(
+    python: str, dtype: str, size: tuple[int, int], folder: Path
+) -> tuple[subprocess.Popen[bytes], str]:
     ready = folder / f"ready-{dtype}"
-    command = [python, str(PROGRAM), str(ready), dtype, *map(str, (WIDTH, LAYERS, STEPS))]
+    command = [python, str(PROGRAM), str(ready), dtype, *map(str, (*size, STEPS))]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     while not ready.exists():
         if process.poll() is not None:
@@ -64,14 +70,14 @@ def save(spans: tuple[Span, ...], compression: Compression, folder: Path) -> Fig
     }
 
 
-def measure(pid: int, folder: Path) -> Figures:
+def measure(pid: int, folder: Path) -> dict[str, Figures]:
     """Every codec in turn, so that what else the machine does meets all of them."""
     spans = host_spans(find_target(pid), ())
     rounds = [
         {each.value: save(spans, each, folder / "regions") for each in Compression}
         for _ in range(ROUNDS)
     ]
-    table: Figures = {}
+    table: dict[str, Figures] = {}
     for codec, first in rounds[0].items():
         seconds = [float(str(each[codec]["seconds"])) for each in rounds]
         held = int(str(first["raw"])) - int(str(first["zero"]))
@@ -84,34 +90,51 @@ def measure(pid: int, folder: Path) -> Figures:
     return table
 
 
+def measure_training(
+    python: str, dtype: str, size: tuple[int, int], folders: list[Path]
+) -> Figures:
+    """Train, take the program off the device or stop it, and measure on every folder's disk."""
+    with tempfile.TemporaryDirectory(prefix="gpusnap-") as own:
+        process, said = start(python, dtype, size, Path(own))
+        device = said.split()[1]
+        found: Figures = {"device": device}
+        try:
+            if device == "cuda":
+                command = [sys.executable, "-m", "gpusnap", "suspend", str(process.pid)]
+                subprocess.run(command, check=True)
+            else:
+                process.send_signal(signal.SIGSTOP)
+            for folder in folders:
+                with tempfile.TemporaryDirectory(prefix="gpusnap-", dir=folder) as name:
+                    table = measure(process.pid, Path(name))
+                found[f"on {file_system(folder)}"] = table
+                print(dtype, device, folder, file_system(folder), flush=True)
+                for codec, row in table.items():
+                    print(f"  {codec:8}", {key: row[key] for key in SHOWN}, flush=True)
+        finally:
+            process.kill()
+            process.wait()
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--python", default=sys.executable)
-    parser.add_argument("--folder", type=Path, default=Path("/dev/shm"))
+    parser.add_argument("--folder", type=Path, action="append")
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--layers", type=int, default=12)
     arguments = parser.parse_args()
+    size = arguments.width, arguments.layers
     found: Figures = {
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "machine": {"cpus": os.cpu_count(), "kernel": platform.release()},
-        "training": {"width": WIDTH, "layers": LAYERS, "steps": STEPS, "optimizer": "Adam"},
+        "training": {"width": size[0], "layers": size[1], "steps": STEPS, "optimizer": "Adam"},
     }
-    with tempfile.TemporaryDirectory(prefix="gpusnap-", dir=arguments.folder) as folder:
-        for dtype in ("fp32", "bf16"):
-            process, said = start(arguments.python, dtype, Path(folder))
-            device = said.split()[1]
-            try:
-                if device == "cuda":
-                    command = [sys.executable, "-m", "gpusnap", "suspend", str(process.pid)]
-                    subprocess.run(command, check=True)
-                else:
-                    process.send_signal(signal.SIGSTOP)
-                table = measure(process.pid, Path(folder))
-            finally:
-                process.kill()
-                process.wait()
-            found[dtype] = {"device": device, "codecs": table}
-            print(dtype, device, json.dumps(table, indent=2), flush=True)
-    arguments.output.write_text(json.dumps(found, indent=2) + "\n")
+    for dtype in ("fp32", "bf16"):
+        folders = arguments.folder or [Path("/dev/shm")]
+        found[dtype] = measure_training(arguments.python, dtype, size, folders)
+        arguments.output.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,81 @@
+"""Draws what comparison.py measured: where the seconds of a checkpoint and a restore go.
+
+    python tests/gpu/plot.py FILE.json FILE.svg
+
+Needs matplotlib. Bars are medians over the rounds of the counter, step by step; every point is one
+round's whole time.
+"""
+
+import json
+import statistics
+import sys
+from pathlib import Path
+
+from matplotlib import pyplot as plt  # type: ignore[import-not-found,unused-ignore]
+
+Times = dict[str, int]
+
+WAYS = {"gpusnap": "gpusnap", "criu": "CRIU alone", "criu_plugin": "CRIU with its\ncuda plugin"}
+COMMANDS = ("checkpoint", "restore")
+STEPS = {
+    "driver": ("lock", "checkpoint", "restore", "unlock", "driver"),
+    "preflight and compare": ("preflight", "compare"),
+    "CRIU, all": ("share",),
+    "CRIU's own dump and restore": ("dump", "criu-restore"),
+    "verify before the restore": ("verify",),
+    "copy and write, or fill": ("copy", "write", "fill"),
+    "digest and publish": ("digest", "publish"),
+    "CRIU and driver": (),
+}
+COLOURS = {
+    "driver": "#b8b8b8",
+    "preflight and compare": "#e3d9b0",
+    "CRIU, all": "#d1605e",
+    "CRIU's own dump and restore": "#e8a09a",
+    "verify before the restore": "#85b6b2",
+    "copy and write, or fill": "#3b7fb6",
+    "digest and publish": "#a7c8e0",
+    "CRIU and driver": "#dfa48f",
+}
+
+
+def steps(way: str, times: Times) -> dict[str, float]:
+    """Seconds by step; what no step tells of counts as preflight, CRIU's plugin tells of none."""
+    if way == "criu_plugin":
+        return {"CRIU and driver": times["total_us"] / 1e6}
+    known = {name: us for name, us in times.items() if way == "criu" or name != "share_us"}
+    found = {
+        step: sum(known.get(f"{name}_us") or 0 for name in names) / 1e6
+        for step, names in STEPS.items()
+    }
+    found["preflight and compare"] += times["total_us"] / 1e6 - sum(found.values())
+    return found
+
+
+def draw(measured: dict[str, object], output: Path) -> None:
+    figure, axes = plt.subplots(1, 2, figsize=(11, 3.6), sharey=True, layout="constrained")
+    rounds = measured["counter"]
+    assert isinstance(rounds, list)
+    for axis, command in zip(axes, COMMANDS, strict=True):
+        for row, way in enumerate(WAYS):
+            times = [each[way][command] for each in rounds if way in each]
+            split = [steps(way, each) for each in times]
+            left = 0.0
+            for step in STEPS:
+                width = statistics.median(each.get(step, 0.0) for each in split)
+                axis.barh(row, width, left=left, height=0.55, color=COLOURS[step])
+                left += width
+            seconds = [each["total_us"] / 1e6 for each in times]
+            axis.plot(seconds, [row] * len(seconds), "k.", markersize=5)
+        axis.set_title(f"{command}, {measured['gib']:g} GiB")
+        axis.set_xlabel("seconds")
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_yticks(range(len(WAYS)), WAYS.values())
+    axes[0].invert_yaxis()
+    handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[step]) for step in STEPS]
+    figure.legend(handles, STEPS, loc="outside lower center", ncols=4, frameon=False)
+    figure.savefig(output, metadata={"Date": None} if output.suffix == ".svg" else None)
+
+
+if __name__ == "__main__":
+    draw(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
