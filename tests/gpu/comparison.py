@@ -1,7 +1,7 @@
 """GPU programs saved and restored by gpusnap, by CRIU alone and by CRIU with its cuda plugin.
 
     python tests/gpu/comparison.py --output FILE --cuda-plugin FOLDER [--rounds N] [--gib G]
-        [--huge-pages MODE] [--images FOLDER] [--disk FOLDER]
+        [--huge-pages MODE] [--images FOLDER] [--disk FOLDER] [--part PART]...
 
 Needs what evidence.py needs. In *CRIU alone* the driver's ``cuda-checkpoint`` takes the program
 off the GPU, then ``criu dump`` and ``criu restore`` run without any plugin: what they take is
@@ -38,6 +38,8 @@ DRIVER = {"preflight_us", "lock_us", "checkpoint_us", "restore_us", "unlock_us",
 TRAINING = {"steps": 100_000, "layers": 12, "width": 1024}
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
+PARTS = ("counter", "training", "left_running", "disk")
+
 Start = Callable[[Path], Target]
 Way = Callable[[Lab, Target], Figures]
 
@@ -49,16 +51,21 @@ def share(figures: Figures) -> int:
     return sum(int(str(phases[name])) for name in own)
 
 
-def by_gpusnap(lab: Lab, target: Target) -> Figures:
-    saved = lab.gpusnap("checkpoint", target.pid, "snapshot", "--kill")
+def by_gpusnap(lab: Lab, target: Target, *options: str) -> Figures:
+    saved = lab.gpusnap("checkpoint", target.pid, "snapshot", "--kill", *options)
     stored = sum(file.stat().st_size for file in lab.repository.rglob("*") if file.is_file())
-    restored = lab.gpusnap("restore", "snapshot")
+    restored = lab.gpusnap("restore", "snapshot", *options)
     target.adopt()
     return {
         "checkpoint": saved | {"share_us": share(saved)},
         "restore": restored | {"share_us": share(restored)},
         "stored_bytes": stored,
     }
+
+
+def by_gpusnap_thp(lab: Lab, target: Target) -> Figures:
+    """With huge pages for the device's copy, whatever the machine has."""
+    return by_gpusnap(lab, target, "--thp")
 
 
 def _toggle(lab: Lab, target: Target) -> int:
@@ -103,7 +110,10 @@ WAYS: dict[str, Way] = {
     "gpusnap": by_gpusnap,
     "criu": by_criu_alone,
     "criu_plugin": by_criu_plugin,
+    "gpusnap_thp": by_gpusnap_thp,
 }
+ALWAYS = ("gpusnap", "criu")
+"""Those of every round; the others are for the first rounds only."""
 
 
 def trip(lab: Lab, way: str, start: Start) -> Figures:
@@ -139,9 +149,9 @@ def left_running(lab: Lab, start: Start) -> Figures:
     return {"checkpoint": saved, "verify": verified, "mismatches": bad}
 
 
-def rounds(lab: Lab, start: Start, count: int, plugin_rounds: int) -> Iterator[dict[str, Figures]]:
+def rounds(lab: Lab, start: Start, count: int, full: int) -> Iterator[dict[str, Figures]]:
     for number in range(count):
-        ways = list(WAYS) if number < plugin_rounds else ["gpusnap", "criu"]
+        ways = tuple(WAYS) if number < full else ALWAYS
         figures: dict[str, Figures] = {}
         for way in ways[:: -1 if number % 2 else 1]:
             figures[way] = trip(lab, way, start)
@@ -161,10 +171,10 @@ def _times(figures: Figures, command: str) -> dict[str, int]:
 
 
 def ratios(found: list[dict[str, Figures]], of: str) -> Figures:
-    """CRIU's time over gpusnap's, round by round: ``of`` is share_us or total_us."""
+    """Each way's time over gpusnap's, round by round: ``of`` is share_us or total_us."""
     table: Figures = {}
     for command in ("checkpoint", "restore"):
-        for way in ("criu", "criu_plugin"):
+        for way in WAYS.keys() - {"gpusnap"}:
             values = []
             for each in found:
                 theirs = _times(each[way], command).get(of) if way in each else None
@@ -214,7 +224,39 @@ def huge_pages(mode: str) -> Iterator[None]:
         HUGE_PAGES.write_text(before)
 
 
-def main() -> None:
+def training(folder: Path) -> Target:
+    started = start_training(folder, "comparison", **TRAINING)
+    await_true(lambda: started.steps() > 20, "the training is under way")
+    return started
+
+
+class Report:
+    """What was found, written anew with every figure."""
+
+    def __init__(self, output: Path, plugin: Path, about: Figures) -> None:
+        self._output = output
+        self._plugin = plugin
+        self._found = about
+
+    def measure(self, name: str, folder: Path, start: Start, count: int, full: int) -> None:
+        done: list[dict[str, Figures]] = []
+        for each in rounds(Lab(folder, self._plugin), start, count, full):
+            done.append(each)
+            of_all = {of: ratios(done, of) for of in ("share_us", "total_us")}
+            self._keep({name: done, f"{name}_ratios": of_all})
+        print(name, json.dumps(of_all, indent=1), flush=True)
+
+    def stand_still(self, name: str, folder: Path, start: Start) -> None:
+        figures = left_running(Lab(folder, self._plugin), start)
+        self._keep({name: figures})
+        print(name, json.dumps(figures), flush=True)
+
+    def _keep(self, figures: Figures) -> None:
+        self._found |= figures
+        self._output.write_text(json.dumps(self._found, indent=2) + "\n")
+
+
+def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--cuda-plugin", type=Path, required=True)
@@ -223,50 +265,43 @@ def main() -> None:
     parser.add_argument("--disk", type=Path, default=Path("/var/tmp"))
     parser.add_argument("--gib", type=float, default=16.0)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--plugin-rounds", type=int, default=2)
+    parser.add_argument("--full-rounds", type=int, default=2, help="rounds of all ways")
     parser.add_argument("--training-rounds", type=int, default=2)
+    parser.add_argument("--part", choices=PARTS, action="append", help="not all; repeatable")
     parser.add_argument("--warm", type=int, default=8, help="GiB of memory touched first")
-    arguments = parser.parse_args()
-    mode = arguments.huge_pages or huge_pages_mode()
-    found: Figures = {"date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds")}
-    found |= {
+    return parser.parse_args()
+
+
+def main() -> None:
+    asked = options()
+    mode = asked.huge_pages or huge_pages_mode()
+    about: Figures = {
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "machine": machine(),
-        "gib": arguments.gib,
+        "gib": asked.gib,
         "huge_pages": mode,
-        "first_touch": first_touch(arguments.warm),
+        "first_touch": first_touch(asked.warm),
     }
+    report = Report(asked.output, asked.cuda_plugin, about)
+    parts = asked.part or PARTS
 
     def counter(folder: Path) -> Target:
-        return start_counter(arguments.gib, folder)
+        return start_counter(asked.gib, folder)
 
-    def training(folder: Path) -> Target:
-        started = start_training(folder, "comparison", **TRAINING)
-        await_true(lambda: started.steps() > 20, "the training is under way")
-        return started
-
-    def stand_still(name: str, folder: Path) -> None:
-        figures = left_running(Lab(folder, arguments.cuda_plugin), counter)
-        found[name] = figures
-        arguments.output.write_text(json.dumps(found, indent=2) + "\n")
-        print(name, json.dumps(figures), flush=True)
-
-    def measure(name: str, folder: Path, start: Start, count: int, plugin_rounds: int) -> None:
-        done: list[dict[str, Figures]] = []
-        for each in rounds(Lab(folder, arguments.cuda_plugin), start, count, plugin_rounds):
-            done.append(each)
-            found[name] = done
-            found[f"{name}_ratios"] = {of: ratios(done, of) for of in ("share_us", "total_us")}
-            arguments.output.write_text(json.dumps(found, indent=2) + "\n")
-        print(name, json.dumps(found[f"{name}_ratios"], indent=1), flush=True)
-
-    plugin_rounds = arguments.plugin_rounds
-    with huge_pages(mode), tmpfs(arguments.images) as images:
-        measure("counter", images, counter, arguments.rounds, plugin_rounds)
-        measure("training", images, training, arguments.training_rounds, plugin_rounds)
-        stand_still("left_running", images)
-        with tempfile.TemporaryDirectory(dir=arguments.disk, prefix="gpusnap-") as disk:
-            stand_still("left_running_on_disk", Path(disk))
-            measure("counter_on_disk", Path(disk), counter, 1, 0)
+    with (
+        huge_pages(mode),
+        tmpfs(asked.images) as images,
+        tempfile.TemporaryDirectory(dir=asked.disk, prefix="gpusnap-") as disk,
+    ):
+        if "counter" in parts:
+            report.measure("counter", images, counter, asked.rounds, asked.full_rounds)
+        if "training" in parts:
+            report.measure("training", images, training, asked.training_rounds, asked.full_rounds)
+        if "left_running" in parts:
+            report.stand_still("left_running", images, counter)
+            report.stand_still("left_running_on_disk", Path(disk), counter)
+        if "disk" in parts:
+            report.measure("counter_on_disk", Path(disk), counter, 1, 0)
 
 
 if __name__ == "__main__":

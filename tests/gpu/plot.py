@@ -15,7 +15,12 @@ from matplotlib import pyplot as plt  # type: ignore[import-not-found,unused-ign
 
 Times = dict[str, int]
 
-WAYS = {"gpusnap": "gpusnap", "criu": "CRIU alone", "criu_plugin": "CRIU with its\ncuda plugin"}
+WAYS = {
+    "gpusnap_thp": "gpusnap --thp",
+    "gpusnap": "gpusnap",
+    "criu": "CRIU alone",
+    "criu_plugin": "CRIU with its\ncuda plugin",
+}
 COMMANDS = ("checkpoint", "restore")
 STEPS = {
     "driver": ("lock", "checkpoint", "restore", "unlock", "driver"),
@@ -56,8 +61,9 @@ def draw(measured: dict[str, object], output: Path) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(11, 3.6), sharey=True, layout="constrained")
     rounds = measured["counter"]
     assert isinstance(rounds, list)
+    shown = {way: name for way, name in WAYS.items() if way in rounds[0]}
     for axis, command in zip(axes, COMMANDS, strict=True):
-        for row, way in enumerate(WAYS):
+        for row, way in enumerate(shown):
             times = [each[way][command] for each in rounds if way in each]
             split = [steps(way, each) for each in times]
             left = 0.0
@@ -70,7 +76,7 @@ def draw(measured: dict[str, object], output: Path) -> None:
         axis.set_title(f"{command}, {measured['gib']:g} GiB")
         axis.set_xlabel("seconds")
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_yticks(range(len(WAYS)), WAYS.values())
+    axes[0].set_yticks(range(len(shown)), shown.values())
     axes[0].invert_yaxis()
     handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[step]) for step in STEPS]
     figure.legend(handles, STEPS, loc="outside lower center", ncols=4, frameon=False)
