@@ -40,6 +40,7 @@ class _Library(Protocol):
         count: int,
         page: int,
         data: FFI.CData,
+        room: int,
         /,
     ) -> int: ...
     def gpusnap_put_extents(
@@ -50,6 +51,7 @@ class _Library(Protocol):
         count: int,
         page: int,
         buffer: FFI.CData,
+        room: int,
         /,
     ) -> int: ...
     def gpusnap_inject(

@@ -138,7 +138,7 @@ def _try_lock(path: Path) -> int | None:
 def _read(path: Path) -> Entry | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Entry)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None
 
 
@@ -154,7 +154,7 @@ class Journal:
 
     def __init__(self, path: Path, lock: int, entry: Entry) -> None:
         self._path = path
-        self._lock = lock
+        self._lock: int | None = lock
         self.entry = entry
 
     @classmethod
@@ -175,7 +175,8 @@ class Journal:
             journal = cls(path, lock, entry)
             try:
                 journal._write()
-            except GpusnapError:
+            except BaseException:
+                path.unlink(missing_ok=True)
                 path.with_suffix(".lock").unlink(missing_ok=True)
                 os.close(lock)
                 raise
@@ -210,15 +211,23 @@ class Journal:
             raise GpusnapError(msg, cure="Free space there or set GPUSNAP_STATE_DIR") from None
 
     def finish(self) -> None:
-        """Remove the journal: nothing is left to clean up."""
-        with locked_directory():
-            self._path.unlink(missing_ok=True)
-            self._path.with_suffix(".lock").unlink(missing_ok=True)
-        os.close(self._lock)
+        """Remove the journal: nothing is left to clean up.
+
+        Raises:
+            GpusnapError: It cannot be removed; it is let go of all the same.
+        """
+        try:
+            with locked_directory():
+                self._path.unlink(missing_ok=True)
+                self._path.with_suffix(".lock").unlink(missing_ok=True)
+        finally:
+            self.leave()
 
     def leave(self) -> None:
         """Let go of the journal and keep it, for ``gpusnap recover`` or ``resume``."""
-        os.close(self._lock)
+        if self._lock is not None:
+            lock, self._lock = self._lock, None
+            os.close(lock)
 
 
 def _refuse_overlap(path: Path, wanted: Entry) -> None:

@@ -10,13 +10,18 @@ from gpusnap.criu import NAMESPACE_INIT, Entrance
 from gpusnap.errors import NotFoundError
 from gpusnap.pids import SAME, PidMap, map_of
 from gpusnap.repository import Manifest
-from gpusnap.target import pid_namespace, read_process
+from gpusnap.target import identity, pid_namespace, read_process
 from gpusnap.types import DeviceImage, Engine, Finding, Process, ProcessId, Severity, Target
 
 
 def is_nested(pid: int) -> bool:
     """Whether a process is in another PID namespace than gpusnap."""
     return pid_namespace(pid) not in {None, pid_namespace(os.getpid())}
+
+
+def init_of(pid: int) -> ProcessId | None:
+    """The first process of the namespace that a process lives in; None where gpusnap does too."""
+    return identity(map_of(pid).translate(1)) if is_nested(pid) else None
 
 
 def outside_map(pid: int) -> PidMap:

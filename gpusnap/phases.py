@@ -117,7 +117,9 @@ class Phases:
                 raise
 
     def freeze(self, pids: tuple[int, ...]) -> None:
-        """Note that the target stopped."""
+        """Note that the target stopped; a moment between two dumps in which it runs counts too."""
+        if self._frozen_at is not None:
+            return
         self._frozen_at = now_us()
         self._emit(Frozen(pids=pids))
 

@@ -93,7 +93,7 @@ class Backend:
         msg = f"Backend {self.name} does not offer {capability.value}"
         if lack := self.info.lacks.get(capability):
             raise NoBackendError(f"{msg}: {lack.reason}", cure=lack.cure)
-        raise NoBackendError(msg, cure=self.info.note)
+        raise NoBackendError(msg, cure="See gpusnap backends, which lists what each offers")
 
     def probe(self) -> Probe:
         """Say whether the backend can work here; a probe that raises is an unusable one."""

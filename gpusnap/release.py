@@ -107,6 +107,9 @@ def roll_back(
     except GpusnapError as failure:
         details = (failure.text, "Run gpusnap recover to try again")
         journal.leave()
+    except BaseException:  # interrupted once more: gpusnap recover need not wait for our end
+        journal.leave()
+        raise
     else:
         phases.thaw(pids)
         with contextlib.suppress(GpusnapError):  # a journal too many does no harm

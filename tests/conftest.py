@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # The programs that tests start need not compile the package each time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -13,7 +13,9 @@ if os.getsid(0) == 0:
     os.setsid()
 
 # Shared machines pause: a slow example is no failure.
-settings.register_profile("gpusnap", deadline=None, print_blob=True)
+settings.register_profile(
+    "gpusnap", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("gpusnap")
 
 

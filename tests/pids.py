@@ -1,10 +1,18 @@
-"""Processes with a number that was chosen."""
+"""Processes by their numbers."""
 
 import contextlib
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 _LAST = Path("/proc/sys/kernel/ns_last_pid")
+
+
+def kill(pid: int) -> None:
+    """Kill a process, which may end by itself at this very moment."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager

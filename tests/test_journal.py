@@ -166,3 +166,27 @@ def test_a_state_folder_that_cannot_be_made(
     monkeypatch.setenv("GPUSNAP_STATE_DIR", str(tmp_path / "file" / "state"))
     with pytest.raises(GpusnapError, match="cannot be used"):
         Journal.begin(entry())
+
+
+def test_one_that_cannot_be_removed_is_let_go_of(state: Path) -> None:
+    journal = Journal.begin(entry())
+    state.rename(state.with_name("moved"))
+    state.touch()
+    with pytest.raises(GpusnapError, match="cannot be used"):
+        journal.finish()
+    state.unlink()
+    state.with_name("moved").rename(state)
+    ((_found, held),) = entries()
+    assert not held
+
+
+def test_an_interrupt_as_it_begins_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_journal: Journal) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "_write", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            Journal.begin(entry())
+    Journal.begin(entry()).finish()
+    assert entries() == ()

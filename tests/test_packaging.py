@@ -17,6 +17,8 @@ from typing import TypeAlias
 
 import pytest
 
+pytestmark = pytest.mark.timeout(600)  # it is built, and packages are fetched
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("gpusnap", "gpusnap_amd", "gpusnap_nvidia")
 

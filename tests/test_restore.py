@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from gpusnap.datapath import Kind, Saver, Saving, Span
-from gpusnap.errors import IntegrityError
+from gpusnap.errors import IntegrityError, NotFoundError
 from gpusnap.repository import Snapshot
-from gpusnap.restore import _open_regions
+from gpusnap.restore_images import images_for_criu, open_regions
 from gpusnap.types import ProcessId
 from tests.hostile.samples import tree
 from tests.repository.samples import TARGET, manifest, silent
@@ -33,20 +33,27 @@ def snapshot_of(folder: Path, pid: int, in_images: int | None = None) -> Snapsho
 
 
 def test_regions_of_the_target(tmp_path: Path) -> None:
-    filler = _open_regions(snapshot_of(tmp_path, os.getpid()))
+    filler = open_regions(snapshot_of(tmp_path, os.getpid()))
     assert filler is not None
     assert filler.raw_bytes == 1 << 16
 
 
 def test_regions_of_a_stranger_are_never_filled(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match=f"process {os.getpid()}, a stranger"):
-        _open_regions(snapshot_of(tmp_path, 7))
+        open_regions(snapshot_of(tmp_path, 7))
 
 
 def test_regions_of_a_process_that_criu_will_not_make_are_never_filled(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match=f"process {os.getpid()}, a stranger"):
-        _open_regions(snapshot_of(tmp_path, os.getpid(), in_images=7))
+        open_regions(snapshot_of(tmp_path, os.getpid(), in_images=7))
 
 
 def test_no_regions(tmp_path: Path) -> None:
-    assert _open_regions(Snapshot(tmp_path, manifest("one"))) is None
+    assert open_regions(Snapshot(tmp_path, manifest("one"))) is None
+
+
+def test_images_that_cannot_be_unpacked(tmp_path: Path) -> None:
+    snapshot = snapshot_of(tmp_path, os.getpid())
+    names = images_for_criu(snapshot, open_regions(snapshot), tmp_path / "gone", {})
+    with pytest.raises(NotFoundError, match=r"Cannot write to .*gone: it does not exist"), names:
+        pytest.fail("CRIU was to read nothing")

@@ -192,6 +192,8 @@ def test_a_name_with_brackets_and_blanks(tmp_path_factory: pytest.TempPathFactor
     program = tmp_path_factory.mktemp("bin") / "a) b (c"
     program.symlink_to("/bin/sleep")
     with subprocess.Popen([program, "60"]) as process:
+        while not read_process(process.pid).command:  # between fork and exec
+            time.sleep(0.001)
         assert read_process(process.pid).name == "a) b (c"
         assert read_process(process.pid).parent_pid == os.getpid()
         process.kill()
@@ -200,7 +202,8 @@ def test_a_name_with_brackets_and_blanks(tmp_path_factory: pytest.TempPathFactor
 def test_a_tree_root_first() -> None:
     script = "import subprocess, time; subprocess.Popen(['sleep', '60']); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", script], start_new_session=True) as process:
-        while len(find_target(process.pid).processes) < 2:
+        sleeping = ("sleep", "60")  # before exec, a child has its parent's command
+        while sleeping not in {each.command for each in find_target(process.pid).processes}:
             time.sleep(0.01)
         target = find_target(process.pid)
         assert target.root.pid == process.pid

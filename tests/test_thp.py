@@ -1,5 +1,6 @@
 """The machine's switch for huge pages is put back, whoever ends first and however."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from gpusnap.errors import GpusnapError
 from gpusnap.events import Event, Found
 from gpusnap.recovery import recover
 from gpusnap.thp import check_switch, huge_pages, put_back
-from tests.switches import VALUES, FakeSwitch
+from tests.switches import VALUES, FakeSwitch, real_switch
 
 HOLDER = """
 import sys, time
@@ -249,12 +250,13 @@ def test_the_real_switch(state: Path, told: Told) -> None:
     real = thp.SWITCH
     if not os.access(real.path, os.W_OK):
         pytest.skip(f"{real.path} cannot be written to here")
-    before = real.read()
-    try:
-        real.write("madvise")
-        with huge_pages(told, wanted=True):
-            assert real.read() == "always"
-        assert real.read() == "madvise"
-    finally:
-        real.write(before)
+    with real_switch(fcntl.LOCK_EX):
+        before = real.read()
+        try:
+            real.write("madvise")
+            with huge_pages(told, wanted=True):
+                assert real.read() == "always"
+            assert real.read() == "madvise"
+        finally:
+            real.write(before)
     assert told.codes == []

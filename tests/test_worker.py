@@ -3,6 +3,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from gpusnap.worker import (
 
 SECOND = 1_000_000
 ENTRY = "tests.test_worker:Calls"
+MEETING = threading.Barrier(4)
 
 
 class Calls:
@@ -34,11 +36,14 @@ class Calls:
     def fail(self, code: int) -> None:
         raise KeyError(code, "no such thing")
 
-    def sleep(self, seconds: float, mark: str | None = None) -> str:
-        time.sleep(seconds)
-        if mark is not None:
-            Path(mark).touch()
-        return "slept"
+    def meet(self) -> None:
+        MEETING.wait(15)
+
+    def wait(self, until: str, mark: str) -> None:
+        end = time.monotonic() + 60
+        while not Path(until).exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        Path(mark).touch()
 
     def environment(self, name: str) -> str | None:
         return os.environ.get(name)
@@ -82,29 +87,22 @@ def test_what_a_method_raises(worker: Worker) -> None:
 
 def test_calls_run_at_once(worker: Worker) -> None:
     worker.call("pid", deadline_us=20 * SECOND)
-    begin = time.monotonic()
-    threads = [
-        threading.Thread(
-            target=worker.call, args=("sleep",), kwargs={"deadline_us": 20 * SECOND, "seconds": 1}
-        )
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert time.monotonic() - begin < 3
+    with ThreadPoolExecutor(4) as threads:
+        calls = [threads.submit(worker.call, "meet", deadline_us=20 * SECOND) for _ in range(4)]
+    for call in calls:
+        call.result()  # raises where they did not meet
 
 
 def test_a_deadline_leaves_the_call_to_end_by_itself(worker: Worker, tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
+    until, mark = tmp_path / "until", tmp_path / "mark"
     first = worker.call("pid", deadline_us=20 * SECOND)
-    with pytest.raises(DeadlineError, match="sleep call within"):
-        worker.call("sleep", deadline_us=SECOND // 10, seconds=1, mark=str(mark))
+    with pytest.raises(DeadlineError, match="wait call within"):
+        worker.call("wait", deadline_us=SECOND // 10, until=str(until), mark=str(mark))
     second = worker.call("pid", deadline_us=20 * SECOND)
     assert second != first
     assert isinstance(first, int)
     assert identity(first) is not None, "a worker in the middle of a call must not be killed"
+    until.touch()
     await_gone(first)
     assert mark.exists()
 
@@ -130,28 +128,30 @@ def test_an_entry_that_does_not_exist() -> None:
 
 
 def test_an_unanswered_call_can_be_awaited(worker: Worker, tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
+    until, mark = tmp_path / "until", tmp_path / "mark"
     worker.call("pid", deadline_us=20 * SECOND)
     threading.Thread(
         target=worker.call,
-        args=("sleep",),
-        kwargs={"deadline_us": 20 * SECOND, "seconds": 1, "mark": str(mark)},
+        args=("wait",),
+        kwargs={"deadline_us": 20 * SECOND, "until": str(until), "mark": str(mark)},
     ).start()
     while not any(connection.busy for connection in list(_CONNECTIONS)):
         time.sleep(0.001)
     assert not await_answers(0.05)
     assert not mark.exists()
+    until.touch()
     assert await_answers(20)
     assert mark.exists()
 
 
-def test_a_call_past_its_deadline_is_not_awaited_again(worker: Worker) -> None:
+def test_a_call_past_its_deadline_is_not_awaited_again(worker: Worker, tmp_path: Path) -> None:
+    until, mark = tmp_path / "until", tmp_path / "mark"
     worker.call("pid", deadline_us=20 * SECOND)
     with pytest.raises(DeadlineError):
-        worker.call("sleep", deadline_us=SECOND // 10, seconds=2)
-    begin = time.monotonic()
-    assert await_answers(20)
-    assert time.monotonic() - begin < 1
+        worker.call("wait", deadline_us=SECOND // 10, until=str(until), mark=str(mark))
+    assert await_answers(20), "it waits for a call that goes on"
+    assert not mark.exists()
+    until.touch()
 
 
 def test_what_lies_in_the_current_folder_is_not_imported(

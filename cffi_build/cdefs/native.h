@@ -36,7 +36,7 @@ struct gpusnap_piece {
 };
 
 size_t gpusnap_read_pieces(int implementation, struct gpusnap_piece *pieces, size_t count,
-                           size_t page, uint8_t *data);
+                           size_t page, uint8_t *data, size_t room);
 
 struct gpusnap_extent {
     uint64_t position;
@@ -48,7 +48,7 @@ struct gpusnap_extent {
 
 size_t gpusnap_put_extents(int implementation, int32_t descriptor,
                            const struct gpusnap_extent *extents, size_t count, size_t page,
-                           uint8_t *buffer);
+                           uint8_t *buffer, size_t room);
 
 struct gpusnap_call {
     int64_t number;

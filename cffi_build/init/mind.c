@@ -43,6 +43,7 @@ int mind(int leash, pid_t root)
     struct pollfd ready[] = {{.fd = signalfd(-1, &all, SFD_CLOEXEC), .events = POLLIN},
                              {.fd = leash, .events = POLLIN}};
     struct tree tree = {root, EXIT_FAILURE};
+    int complete = 0;
     if (ready[0].fd < 0)
         return EXIT_FAILURE;
     for (;;) {
@@ -52,12 +53,15 @@ int mind(int leash, pid_t root)
         if (ready[1].revents) {
             if (read(leash, &byte, 1) != 1)
                 return EXIT_FAILURE;
-            close(leash);
-            ready[1] = (struct pollfd){.fd = -1};
+            complete = 1;
+            if (byte != STAY) {
+                close(leash);
+                ready[1] = (struct pollfd){.fd = -1};
+            }
         }
         if (ready[0].revents)
             pass_on(ready[0].fd, &tree);
-        if (!reap(&tree) && ready[1].fd < 0)
+        if (!reap(&tree) && complete)
             return tree.code;
     }
 }

@@ -42,12 +42,13 @@ static int write_pages(int32_t pid, uint64_t address, const uint8_t *data, size_
 
 size_t gpusnap_put_extents(int implementation, int32_t descriptor,
                            const struct gpusnap_extent *extents, size_t count, size_t page,
-                           uint8_t *buffer)
+                           uint8_t *buffer, size_t room)
 {
     assert(extents != NULL || count == 0);
     assert(page > 0);
     for (size_t i = 0; i < count; i++) {
         const struct gpusnap_extent *one = &extents[i];
+        assert(one->length <= room);
         if (!read_all(descriptor, buffer, one->length, one->position))
             return i;
         if (gpusnap_crc32(implementation, 0, buffer, one->length) != one->crc)

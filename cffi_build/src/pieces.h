@@ -14,9 +14,10 @@ struct gpusnap_piece {
     int32_t whole; /* set: whether none of its pages is all zero */
 };
 
-/* Read pieces into `data`, one behind the other, and set what is to be set. Returns how many were
- * read; of the one after them the kernel refused some: why, the caller finds out by itself. */
+/* Read pieces into `data`, one behind the other, and set what is to be set; they take `room` bytes
+ * at most. Returns how many were read; of the one after them the kernel refused some: why, the
+ * caller finds out by itself. */
 size_t gpusnap_read_pieces(int implementation, struct gpusnap_piece *pieces, size_t count,
-                           size_t page, uint8_t *data);
+                           size_t page, uint8_t *data, size_t room);
 
 #endif

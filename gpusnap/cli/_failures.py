@@ -1,5 +1,6 @@
 """What every error becomes on the command line: a sentence, a cure, an exit code."""
 
+import errno
 import os
 import signal
 from collections.abc import Iterable
@@ -12,21 +13,33 @@ from gpusnap.errors import (
     EXIT_OK,
     EXIT_WARNINGS,
     GpusnapError,
+    PrivilegeError,
     TargetError,
     UsageError,
 )
 from gpusnap.types import Finding, Severity
 
 BROKEN_PIPE = 128 + signal.SIGPIPE
+_WRONG_PATH = frozenset(
+    {
+        errno.EEXIST,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOTDIR,
+    }
+)
+"""What the kernel says of a path that can never be right."""
 
 
 def _one_line(text: str) -> str:
     return " ".join(text.split()).removesuffix(".")
 
 
-def _usage_failure(error: click.ClickException) -> Failure:
+def _usage_failure(error: click.ClickException, command: str) -> Failure:
     context = getattr(error, "ctx", None)
-    path = context.command_path if isinstance(context, click.Context) else "gpusnap"
+    path = context.command_path if isinstance(context, click.Context) else command
     return Failure(
         code=UsageError.exit_code,
         text=_one_line(error.format_message()),
@@ -34,18 +47,34 @@ def _usage_failure(error: click.ClickException) -> Failure:
     )
 
 
+def refused_path(text: str, error: OSError, cure: str) -> GpusnapError:
+    """What it means that a file or folder that the user named cannot be used.
+
+    Args:
+        text: The sentence; what the kernel said is put behind it.
+        error: What it said.
+        cure: What the user can do.
+    """
+    kind = GpusnapError
+    if isinstance(error, PermissionError):
+        kind = PrivilegeError
+    elif error.errno in _WRONG_PATH:
+        kind = UsageError
+    return kind(f"{text}: {error.strerror}", cure=cure)
+
+
 def debugging() -> bool:
     """True where tracebacks are wanted."""
     return os.environ.get("GPUSNAP_DEBUG", "") not in {"", "0"}
 
 
-def describe(error: Exception) -> Failure:
-    """The last line for an error."""
+def describe(error: Exception, command: str) -> Failure:
+    """The last line for an error, where ``command`` was typed, such as ``gpusnap list``."""
     match error:
         case GpusnapError():
             return failure_of(error)
         case click.ClickException():
-            return _usage_failure(error)
+            return _usage_failure(error, command)
         case MemoryError():
             return Failure(code=1, text="gpusnap ran out of memory")
     said = _one_line(str(error))

@@ -18,6 +18,7 @@ from gpusnap.cli._options import (
     flag,
     force_option,
     json_option,
+    keep,
     lock_timeout_option,
     repo_option,
     tag_option,
@@ -46,7 +47,7 @@ class ReportLine(Line, frozen=True, kw_only=True, tag="report"):
     report: Report
 
 
-def _number(name: str, metavar: str, text: str, kind: click.IntRange) -> _Decorator:
+def _number(name: str, metavar: str, text: str, kind: _parameters.WholeNumber) -> _Decorator:
     return click.option(
         f"--{name}",
         metavar=metavar,
@@ -79,19 +80,6 @@ def _age(_context: click.Context, _parameter: click.Parameter, value: str | None
     return None if value is None else str(Age.parse(value))
 
 
-def keep(name: str, text: str) -> _Decorator:
-    """An option for a number of snapshots to keep."""
-    return click.option(
-        f"--keep-{name}",
-        metavar="N",
-        type=click.IntRange(min=0),
-        default=0,
-        envvar=f"{PREFIX}_KEEP_{name.upper()}",
-        show_envvar=True,
-        help=text,
-    )
-
-
 name_option = click.option(
     "--name",
     metavar="NAME",
@@ -107,7 +95,7 @@ _ON_ECC = _number(
     "N",
     "Take N new uncorrected memory errors, bad pages or remapped rows of a device, or a row that "
     "waits to be remapped, for a fault, and save the job.",
-    click.IntRange(min=1),
+    _parameters.WholeNumber(min=1),
 )
 
 _OPTIONS: tuple[_Decorator, ...] = (
@@ -117,7 +105,7 @@ _OPTIONS: tuple[_Decorator, ...] = (
         "on-temperature",
         "CELSIUS",
         "Take a device that is so hot for faulty, and save the job.",
-        click.IntRange(1, _HOTTEST),
+        _parameters.WholeNumber(1, _HOTTEST),
     ),
     flag(
         "--move-on-fault",
@@ -136,7 +124,7 @@ _OPTIONS: tuple[_Decorator, ...] = (
         "--resume-code",
         "resume_code",
         metavar="CODE",
-        type=click.IntRange(0, 255),
+        type=_parameters.WholeNumber(0, 255),
         default=EX_TEMPFAIL,
         envvar=f"{PREFIX}_RESUME_CODE",
         show_envvar=True,
@@ -146,7 +134,7 @@ _OPTIONS: tuple[_Decorator, ...] = (
     click.option(
         "--restart",
         metavar="N",
-        type=click.IntRange(min=0),
+        type=_parameters.WholeNumber(min=0),
         default=0,
         envvar=f"{PREFIX}_RESTART",
         show_envvar=True,
@@ -230,7 +218,7 @@ steps_option = _number(
     "every-steps",
     "N",
     "Have the job save itself at every N-th call of gpusnap.step().",
-    click.IntRange(min=1),
+    _parameters.WholeNumber(min=1),
 )
 
 fresh_option = flag("--fresh", "fresh", "Begin a run anew that has a name already.")

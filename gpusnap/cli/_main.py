@@ -21,6 +21,12 @@ _COMPLETION = f"_{PREFIX}_COMPLETE"
 _NAME = "gpusnap"
 
 
+def _command(arguments: Sequence[str]) -> str:
+    """The command that was typed, without what belongs to it."""
+    verb = next(iter(arguments), None)
+    return f"{_NAME} {verb}" if verb in root.commands else _NAME
+
+
 def _invoke(arguments: list[str], interrupts: Interrupts) -> int:
     with root.make_context(_NAME, arguments, obj=interrupts) as context:
         code = root.invoke(context)
@@ -43,7 +49,7 @@ def _run(arguments: list[str], interrupts: Interrupts, output: Output) -> int:
     except Exception as error:  # noqa: BLE001 - whatever it is, the user gets a sentence
         if debugging():
             output.traceback(error)
-        failure = describe(error)
+        failure = describe(error, _command(arguments))
     output.failure(failure)
     return failure.code
 

@@ -124,6 +124,19 @@ def tag_option(text: str, name: str = "--tag") -> Callable[[_Command], _Command]
     )
 
 
+def keep(name: str, text: str) -> Callable[[_Command], _Command]:
+    """An option for a number of snapshots to keep."""
+    return click.option(
+        f"--keep-{name}",
+        metavar="N",
+        type=_parameters.WholeNumber(min=0),
+        default=0,
+        envvar=_variable(f"--keep-{name}"),
+        show_envvar=True,
+        help=text,
+    )
+
+
 thp_option = flag(
     "--thp", "thp", "Use huge pages while memory is filled: a switch of the whole machine."
 )
@@ -135,7 +148,7 @@ def workers_option(text: str) -> Callable[[_Command], _Command]:
         "--parallel-workers",
         "parallel_workers",
         metavar="N",
-        type=click.IntRange(min=1, max=1024),
+        type=_parameters.WholeNumber(min=1, max=1024),
         envvar=_variable("--parallel-workers"),
         show_envvar=True,
         help=f"{text}  [default: one for each CPU]",
@@ -190,11 +203,12 @@ optional_pid_argument = click.argument(
     "pid", metavar="[PID]", required=False, callback=_parameters.pid
 )
 
-snapshot_argument = click.argument("snapshot", metavar="SNAPSHOT")
+snapshot_argument = click.argument("snapshot", metavar="SNAPSHOT", callback=_parameters.name)
 
 restorable_option = click.option(
     "--restore",
     metavar="SNAPSHOT",
+    callback=_parameters.name,
     envvar=f"{PREFIX}_RESTORE",
     show_envvar=True,
     help="Say whether this snapshot could be restored here, and which device replaces which.",

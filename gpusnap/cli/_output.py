@@ -25,6 +25,10 @@ class ReaderGoneError(Exception):
     """Nobody reads standard output any more."""
 
 
+class UnwritableError(GpusnapError):
+    """Standard output takes no more, as on a full disk."""
+
+
 def _text_of(value: object) -> object:
     """The same with every text fit for UTF-8: a command line or a path may hold any bytes."""
     match value:
@@ -62,7 +66,7 @@ def _write_out(text: str) -> None:
         raise ReaderGoneError from None
     except OSError as error:
         _discard(stream)
-        raise GpusnapError(f"Standard output cannot be written: {error.strerror}") from None
+        raise UnwritableError(f"Standard output cannot be written: {error.strerror}") from None
 
 
 def _write_error(text: str) -> None:
@@ -99,14 +103,26 @@ class Output:
 
     def __init__(self, *, json: bool) -> None:
         self.json = json
+        self._lost: ReaderGoneError | UnwritableError | None = None
 
     def document(self, value: msgspec.Struct) -> None:
         """Print the one JSON document of a verb."""
         _write_out(f"{encode(value)}\n")
 
     def line(self, value: Line) -> None:
-        """Print one JSON line."""
-        _write_out(f"{encode(value)}\n")
+        """Print one JSON line; once one could not be printed, the later ones fail as it did.
+
+        Raises:
+            ReaderGoneError: Nobody reads standard output any more.
+            UnwritableError: It takes no more.
+        """
+        if self._lost is not None:
+            raise self._lost
+        try:
+            _write_out(f"{encode(value)}\n")
+        except (ReaderGoneError, UnwritableError) as lost:
+            self._lost = lost
+            raise
 
     def aside(self, value: Line) -> None:
         """Print one JSON line on standard error, beside a program that has standard output."""

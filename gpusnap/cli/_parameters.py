@@ -29,6 +29,12 @@ _SHOWN = 60
 """Characters of a refused value that are shown."""
 
 
+class WholeNumber(click.IntRange):
+    """A whole number within bounds."""
+
+    name = "whole number"
+
+
 def _refused(value: str, why: str) -> click.BadParameter:
     # Click itself adds which argument or option is meant.
     shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}..."
@@ -139,7 +145,7 @@ def parse_folder(value: str) -> Path:
 
 
 def parse_name(value: str) -> str:
-    """Read the name of a new snapshot; in a path, ``~`` is the home folder.
+    """Read the name or path of a snapshot; in a path, ``~`` is the home folder.
 
     Raises:
         click.BadParameter: It is the home folder of nobody known.
@@ -174,8 +180,15 @@ def size(_context: click.Context, _parameter: click.Parameter, value: str | None
 
 
 def name(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
-    """Callback of options that name a new snapshot."""
+    """Callback of arguments and options that name a snapshot."""
     return None if value is None else parse_name(value)
+
+
+def names(
+    _context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Callback of arguments that name several snapshots."""
+    return tuple(map(parse_name, value))
 
 
 def folder(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Path | None:

@@ -6,6 +6,7 @@ from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from gpusnap.cli._format import duration, size
@@ -68,7 +69,7 @@ class _FrozenTime(ProgressColumn):
     """How long the target has not run, beside the step under way."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(Column(no_wrap=True))
         self.since: int | None = None
 
     def render(self, task: Task) -> Text:
@@ -86,8 +87,8 @@ class Display:
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
-            _Elapsed(),
-            _Amount(),
+            _Elapsed(Column(no_wrap=True)),
+            _Amount(Column(no_wrap=True)),
             self._frozen,
             console=Console(stderr=True),
         )

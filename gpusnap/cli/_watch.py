@@ -17,7 +17,7 @@ from gpusnap.cli._messages import (
     SummaryLine,
     ThawedLine,
 )
-from gpusnap.cli._output import Output, ReaderGoneError
+from gpusnap.cli._output import Output, ReaderGoneError, UnwritableError
 from gpusnap.cli._progress import Display, on_terminal
 from gpusnap.errors import EXIT_OK, EXIT_WARNINGS
 from gpusnap.events import (
@@ -65,7 +65,6 @@ class JsonLines:
     def __init__(self, output: Output) -> None:
         self._output = output
         self._lock = threading.Lock()
-        self._silent = False
         self._next: dict[Phase, int] = {}
 
     @hookimpl
@@ -73,13 +72,11 @@ class JsonLines:
         """Print it."""
         line = self._line(event)
         with self._lock:
-            # A reader that went away must not end the operation; the summary will notice.
-            if line is None or self._silent:
+            if line is None:
                 return
-            try:
+            # A line that nobody gets must not end the operation; the summary will tell.
+            with contextlib.suppress(ReaderGoneError, UnwritableError):
                 self._output.line(line)
-            except ReaderGoneError:
-                self._silent = True
 
     def _line(self, event: Event) -> Line | None:
         line: Line | None = None

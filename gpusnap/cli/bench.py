@@ -46,7 +46,8 @@ _KINDS = (
 )
 @click.option(
     "--rounds",
-    type=click.IntRange(min=1, max=1000),
+    metavar="N",
+    type=_parameters.WholeNumber(min=1, max=1000),
     default=DEFAULT_ROUNDS,
     envvar="GPUSNAP_ROUNDS",
     show_envvar=True,

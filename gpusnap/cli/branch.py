@@ -47,7 +47,7 @@ class BranchLine(Line, frozen=True, kw_only=True, tag="branch"):
 @click.option(
     "--per-device",
     metavar="N",
-    type=click.IntRange(min=1),
+    type=_parameters.WholeNumber(min=1),
     default=1,
     envvar="GPUSNAP_PER_DEVICE",
     show_envvar=True,

@@ -40,7 +40,8 @@ _COLUMNS = ("SEVERITY", "FINDING", "CODE", "CURE")
 @flag(
     "--rocgdb",
     "rocgdb",
-    "Have AMD's debugger count queues and waves; it stops the process for seconds.",
+    "Have AMD's debugger count queues and waves, which stops the process for seconds; not yet run "
+    "on AMD hardware.",
 )
 @json_option
 def check(

@@ -37,7 +37,7 @@ from gpusnap.types import Engine
 
 @click.command()
 @pid_argument
-@click.argument("spec", metavar="[NAME]", required=False)
+@click.argument("spec", metavar="[NAME]", required=False, callback=_parameters.name)
 @click.option(
     "--name",
     metavar="NAME",
@@ -95,6 +95,7 @@ from gpusnap.types import Engine
 @click.option(
     "--parent",
     metavar="SNAPSHOT",
+    callback=_parameters.name,
     envvar="GPUSNAP_PARENT",
     show_envvar=True,
     help="Snapshot to build on: implies --incremental, which by itself takes the newest one of "

@@ -12,6 +12,7 @@ import click
 from gpusnap.checkpoint import run_checkpoint
 from gpusnap.cli import _parameters
 from gpusnap.cli._demo_program import BACKENDS, Kind, Program, choose_kind, prepare
+from gpusnap.cli._failures import refused_path
 from gpusnap.cli._format import count, duration, plain, size
 from gpusnap.cli._messages import DemoVerdict, StepLine, snapshot_row
 from gpusnap.cli._options import json_option
@@ -36,11 +37,13 @@ _STEP_US = 30_000
     type=click.Choice(BACKENDS),
     envvar="GPUSNAP_BACKEND",
     show_envvar=True,
-    help="Device to use.  [default: a real one if there is one, else the simulated one]",
+    help="Device to use; amd has not yet run on AMD hardware.  [default: a real one if there is "
+    "one, else the simulated one]",
 )
 @click.option(
     "--steps",
-    type=click.IntRange(min=2, max=1_000_000),
+    metavar="N",
+    type=_parameters.WholeNumber(min=2, max=1_000_000),
     default=300,
     envvar="GPUSNAP_STEPS",
     show_envvar=True,
@@ -98,7 +101,8 @@ def _new(folder: Path) -> Path:
         if any(folder.iterdir()):
             raise UsageError(f"The folder {folder} is not empty", cure="Name a new one")
     except OSError as error:
-        raise UsageError(f"The folder {folder} cannot be used: {error.strerror}") from None
+        text = f"The folder {folder} cannot be used"
+        raise refused_path(text, error, "Name a folder that is new or empty") from None
     return folder.absolute()
 
 

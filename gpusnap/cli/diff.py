@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from gpusnap.cli import _parameters
 from gpusnap.cli._format import count, size
 from gpusnap.cli._options import json_option, repo_option, workers_option
 from gpusnap.cli._output import Output
@@ -23,8 +24,8 @@ _SHOWN = 20
 
 
 @click.command()
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@click.argument("a", metavar="A", callback=_parameters.name)
+@click.argument("b", metavar="B", callback=_parameters.name)
 @repo_option
 @workers_option("Threads that read and compare memory.")
 @json_option

@@ -18,12 +18,13 @@ from msgspec.structs import replace
 from gpusnap.checks import preflight
 from gpusnap.cli import _parameters
 from gpusnap.cli._demo_program import BACKENDS, Kind, choose_kind
+from gpusnap.cli._failures import refused_path
 from gpusnap.cli._messages import BackendRow
 from gpusnap.cli._options import json_option
 from gpusnap.cli._output import Output, encode
 from gpusnap.cli.backends import read_backends
 from gpusnap.criu import search_criu
-from gpusnap.errors import EXIT_OK, GpusnapError, UsageError
+from gpusnap.errors import EXIT_OK, GpusnapError
 from gpusnap.phases import now_us
 from gpusnap.plugins import Plugins, default_plugins
 from gpusnap.repository import timestamp
@@ -104,23 +105,26 @@ def evidence(evidence_file: Path | None, output: Output) -> int:
     serial numbers of devices are replaced in it.
     """
     if evidence_file is not None:
-        _write(evidence_file, b"")  # what cannot be written is known before minutes go by
+        # What cannot be written is known before minutes go by, and what is there stays till then.
+        _write(evidence_file, b"", "ab")
     found = _anonymous(_collect(default_plugins()))
     if evidence_file is None or output.json:
         output.document(found)
     if evidence_file is not None:
-        _write(evidence_file, f"{msgspec.json.format(encode(found))}\n".encode())
+        _write(evidence_file, f"{msgspec.json.format(encode(found))}\n".encode(), "wb")
         output.note(f"Written to {evidence_file}")
     for trial in found.trials:
         output.note(_verdict(trial))
     return EXIT_OK if all(each.identical for each in found.trials) else GpusnapError.exit_code
 
 
-def _write(file: Path, data: bytes) -> None:
+def _write(file: Path, data: bytes, mode: str) -> None:
     try:
-        file.write_bytes(data)
+        with file.open(mode) as opened:
+            opened.write(data)
     except OSError as error:
-        raise UsageError(f"{file} cannot be written: {error.strerror}") from error
+        text = f"{file} cannot be written"
+        raise refused_path(text, error, "Name a file that you may write") from error
 
 
 def _verdict(trial: Trial) -> str:

@@ -29,7 +29,7 @@ def list_snapshots(repo: Path | None, tag: tuple[str, ...], output: Output) -> i
     if output.json:
         output.document(listing)
     else:
-        _show(listing, output)
+        _show(listing, tag, output)
     return EXIT_WARNINGS if listing.damaged else EXIT_OK
 
 
@@ -72,10 +72,11 @@ def _row(row: SnapshotRow) -> tuple[str, ...]:
     )
 
 
-def _show(listing: Listing, output: Output) -> None:
+def _show(listing: Listing, tags: tuple[str, ...], output: Output) -> None:
     if listing.snapshots:
         output.table(_COLUMNS, map(_row, listing.snapshots))
     else:
-        output.note(f"No snapshots in {listing.repository}")
+        tagged = f" with the tag {' or '.join(tags)}" if tags else ""
+        output.note(f"No snapshots{tagged} in {listing.repository}")
     for each in listing.damaged:
         output.note(f"gpusnap: warning: {each.name} is damaged: {each.reason}")

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 import click
 
 from gpusnap.checks import devices
+from gpusnap.cli._failures import refused_path
 from gpusnap.cli._messages import MetricsList, MetricsRow
 from gpusnap.cli._options import flag, json_option
 from gpusnap.cli._output import Output
-from gpusnap.errors import EXIT_OK, GpusnapError
+from gpusnap.errors import EXIT_OK
 from gpusnap.metrics.figures import Figures, figures_of_devices
 from gpusnap.metrics.plugin import require_client
 from gpusnap.metrics.textfile import add, read, textfile
@@ -31,8 +32,9 @@ def metrics(update: bool, output: Output) -> int:
         try:
             add(path, health)
         except OSError as error:
-            msg = f"The metrics file {path} cannot be written: {error.strerror}"
-            raise GpusnapError(msg) from error
+            text = f"The metrics file {path} cannot be written"
+            cure = "Name a file that you may write in GPUSNAP_METRICS_TEXTFILE"
+            raise refused_path(text, error, cure) from error
     figures = read(path)
     figures.merge(health)
     _show(figures, output)

@@ -1,8 +1,7 @@
 """``gpusnap prune``: remove the snapshots that no rule keeps."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
@@ -15,7 +14,14 @@ from gpusnap.cli._messages import (
     RemovedRow,
     snapshot_row,
 )
-from gpusnap.cli._options import PREFIX, dry_run_option, json_option, repo_option, tag_option
+from gpusnap.cli._options import (
+    PREFIX,
+    dry_run_option,
+    json_option,
+    keep,
+    repo_option,
+    tag_option,
+)
 from gpusnap.cli._output import Output
 from gpusnap.errors import EXIT_OK, EXIT_WARNINGS
 from gpusnap.repository import (
@@ -30,21 +36,7 @@ from gpusnap.repository import (
     default_repository,
 )
 
-_Command = TypeVar("_Command", bound=Callable[..., Any] | click.Command)
-
 _COLUMNS = ("NAME", "CREATED", "TAGS", "ACTION", "REASONS")
-
-
-def _keep(name: str, text: str) -> Callable[[_Command], _Command]:
-    return click.option(
-        f"--keep-{name}",
-        metavar="N",
-        type=click.IntRange(min=0),
-        default=0,
-        envvar=f"{PREFIX}_KEEP_{name.upper()}",
-        show_envvar=True,
-        help=text,
-    )
 
 
 def _age(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Age | None:
@@ -52,11 +44,11 @@ def _age(_context: click.Context, _parameter: click.Parameter, value: str | None
 
 
 @click.command()
-@_keep("last", "Keep the N newest.")
-@_keep("hourly", "Keep the newest of each of the last N hours that have one.")
-@_keep("daily", "Keep the newest of each of the last N days that have one.")
-@_keep("weekly", "Keep the newest of each of the last N weeks that have one.")
-@_keep("monthly", "Keep the newest of each of the last N months that have one.")
+@keep("last", "Keep the N newest.")
+@keep("hourly", "Keep the newest of each of the last N hours that have one.")
+@keep("daily", "Keep the newest of each of the last N days that have one.")
+@keep("weekly", "Keep the newest of each of the last N weeks that have one.")
+@keep("monthly", "Keep the newest of each of the last N months that have one.")
 @click.option(
     "--keep-within",
     metavar="AGE",

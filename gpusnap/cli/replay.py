@@ -40,7 +40,7 @@ class RunLine(Line, frozen=True, kw_only=True, tag="run"):
 @click.option(
     "--times",
     metavar="N",
-    type=click.IntRange(min=1),
+    type=_parameters.WholeNumber(min=1),
     default=DEFAULT_TIMES,
     envvar="GPUSNAP_TIMES",
     show_envvar=True,

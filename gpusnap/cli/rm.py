@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from gpusnap.cli import _parameters
 from gpusnap.cli._format import size
 from gpusnap.cli._messages import Removal, Removals
 from gpusnap.cli._options import json_option, repo_option
@@ -14,7 +15,9 @@ from gpusnap.repository import Damaged, Repository, Snapshot, locate, open_snaps
 
 
 @click.command()
-@click.argument("snapshots", metavar="SNAPSHOT...", nargs=-1, required=True)
+@click.argument(
+    "snapshots", metavar="SNAPSHOT...", nargs=-1, required=True, callback=_parameters.names
+)
 @repo_option
 @json_option
 def rm(snapshots: tuple[str, ...], repo: Path | None, output: Output) -> int:

@@ -19,7 +19,7 @@ from gpusnap.criu.images import (
     taken_pids,
 )
 from gpusnap.criu.images import tree_pids as image_pids
-from gpusnap.criu.namespace import NAMESPACE_INIT, Entrance, Namespace, Overlay
+from gpusnap.criu.namespace import NAMESPACE_INIT, Entrance, Leash, Namespace, Overlay
 from gpusnap.criu.private import private_criu_directory
 from gpusnap.criu.request import DumpRequest, RestoreRequest, equivalent_command
 from gpusnap.criu.seal import seal, unsealed
@@ -33,6 +33,7 @@ __all__ = [
     "Criu",
     "DumpRequest",
     "Entrance",
+    "Leash",
     "Namespace",
     "Notify",
     "OpenFile",

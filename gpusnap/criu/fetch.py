@@ -21,6 +21,7 @@ from gpusnap.errors import (
     GpusnapError,
     IntegrityError,
     NotFoundError,
+    PrivilegeError,
     UsageError,
 )
 
@@ -71,8 +72,10 @@ def _plain_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise GpusnapError(
-            f"The private copy of CRIU could not be written: {error}",
+        kind = PrivilegeError if isinstance(error, PermissionError) else GpusnapError
+        named = f"{error.filename}: " if error.filename else ""
+        raise kind(
+            f"The private copy of CRIU could not be written: {named}{error.strerror or error}",
             cure="Make sure the folder is writable and has 50 MB free, or set GPUSNAP_DATA_DIR",
         ) from error
 

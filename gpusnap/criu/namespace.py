@@ -2,8 +2,8 @@
 
 Inside, every process has the PID that it had when it was saved; outside it has another one. The
 namespace begins with a small program of gpusnap's, which reaps, passes signals on to the root
-and ends with the root's exit code once nothing else is left. As long as gpusnap has not let go,
-that program, and with it all that is inside, ends when gpusnap does.
+and ends with the root's exit code once nothing else is left. As long as somebody holds its leash,
+that program, and with it all that is inside, ends when the holder does.
 """
 
 import os
@@ -27,6 +27,8 @@ from gpusnap.types import ProcessId
 
 NAMESPACE_INIT = "gpusnap_init"
 """The name of the first process."""
+_GO, _STAY = b"g", b"s"
+"""What is told to the first process of a complete tree: that it is free, or stays on its leash."""
 END_SECONDS = 30
 """How long the kernel may take to end all that is inside."""
 _SPARE = 256
@@ -102,6 +104,34 @@ class Entrance:
         self.close()
 
 
+class Leash:
+    """Ties what is inside a namespace to this process.
+
+    When it is closed, or the process ends in whatever way, the kernel ends all of it.
+    """
+
+    def __init__(self) -> None:
+        self._held, self._theirs = socket.socketpair()
+
+    def lend(self) -> socket.socket:
+        """The end for the first process of the namespace, to be closed here."""
+        return self._theirs
+
+    def ready(self) -> bool:
+        """Wait until the first process has begun; False if it ended before."""
+        return bool(self._held.recv(1))
+
+    def tell(self, word: bytes) -> None:
+        """Tell the first process something."""
+        with suppress(BrokenPipeError):
+            self._held.send(word, socket.MSG_NOSIGNAL)
+
+    def close(self) -> None:
+        """End what is inside, unless it was let go."""
+        self._theirs.close()
+        self._held.close()
+
+
 class Namespace(Entrance):
     """A namespace of its own; what is inside ends with the context unless it was let go.
 
@@ -111,33 +141,36 @@ class Namespace(Entrance):
 
     init: ProcessId
 
-    def __init__(self, pids: Sequence[int]) -> None:
+    def __init__(self, pids: Sequence[int], leash: Leash | None = None) -> None:
         """Make one.
 
         Args:
             pids: The PIDs that are wanted inside, those of threads, process groups and sessions
                 among them; that of the root first.
+            leash: What is inside stays on this one, its owner's, also when it was let go; None
+                for one that ends there.
 
         Raises:
             PrivilegeError: The kernel does not allow it.
             GpusnapError: It cannot be made.
             NotFoundError: Its first process was not built with this installation.
         """
-        self._leash, theirs = socket.socketpair()
+        self._stays, self._complete = leash is not None, False
+        self._leash = leash or Leash()
         try:
-            self.init = self._begin(theirs, pids)
+            self.init = self._begin(pids)
             super().__init__(self.init.pid)
         except BaseException:
             self._leash.close()
             raise
 
-    def _begin(self, theirs: socket.socket, pids: Sequence[int]) -> ProcessId:
+    def _begin(self, pids: Sequence[int]) -> ProcessId:
         """Start the first process; returns who it is once only the leash can end it."""
         with tempfile.TemporaryFile() as errors:
-            with theirs:
+            with self._leash.lend() as theirs:
                 started = _start(theirs.fileno(), pids, errors)
             # What it says counts only where it failed: a loader has its say too
-            ready = not started.returncode and self._leash.recv(1)
+            ready = not started.returncode and self._leash.ready()
             init = identity(int(started.stdout)) if ready else None
             if init is None:
                 errors.seek(0)
@@ -166,9 +199,9 @@ class Namespace(Entrance):
             raise GpusnapError(msg, cure="Choose a folder on an ordinary filesystem")
 
     def let_go(self) -> None:
-        """From now on it lives as long as anything inside."""
-        with suppress(BrokenPipeError):
-            self._leash.send(b"g", socket.MSG_NOSIGNAL)
+        """From now on it lives as long as anything inside, and its owner's leash if it has one."""
+        self._complete = True
+        self._leash.tell(_STAY if self._stays else _GO)
 
     def end(self) -> None:
         """End all that is inside, and wait until it is gone."""
@@ -180,7 +213,8 @@ class Namespace(Entrance):
 
     def close(self) -> None:
         """Hold it no longer: without :meth:`let_go`, all inside ends."""
-        self._leash.close()
+        if not (self._stays and self._complete):
+            self._leash.close()
         super().close()
 
 

@@ -23,7 +23,15 @@ class Buffer:
     """A piece of memory and whether it was used before."""
 
     def __init__(self, size: int) -> None:
-        self.memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        """Take so many bytes.
+
+        Raises:
+            GpusnapError: There are not so many.
+        """
+        try:
+            self.memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            raise GpusnapError("There is no memory for a buffer", cure=_CURE) from error
         self.used = False
         with contextlib.suppress(OSError):  # a kernel without huge pages: it is only slower
             self.memory.madvise(mmap.MADV_HUGEPAGE)
@@ -43,18 +51,22 @@ class Buffers:
         self._free: list[Buffer] = []
 
     def take(self) -> Buffer | None:
-        """A buffer; None where all are in use."""
+        """A buffer; None where all are in use.
+
+        Raises:
+            GpusnapError: There is no memory for a single one.
+        """
         if self._free:
             return self._free.pop()
         if self._left == 0:
             return None
         try:
             buffer = Buffer(self.size)
-        except OSError as error:
+        except GpusnapError:
             # What there is has to do; without any there is nothing to wait for.
             self._left = 0
             if self._made == 0:
-                raise GpusnapError("There is no memory for a buffer", cure=_CURE) from error
+                raise
             return None
         self._left -= 1
         self._made += 1

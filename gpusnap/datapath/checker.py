@@ -8,13 +8,12 @@ import msgspec
 
 from gpusnap.datapath.files import open_regular, read_exactly, require_damage, size_of
 from gpusnap.datapath.reading import use_chunks
-from gpusnap.datapath.records import HEADER, FormatError, check_footer, encode_header
+from gpusnap.datapath.records import HEADER, MISMATCH, FormatError, check_footer, encode_header
 from gpusnap.datapath.saved import Located, Saved
 from gpusnap.datapath.subset import Subset
 from gpusnap.hookspecs import Progress
 from gpusnap.native import Extent, crc32
 
-MISMATCH = "it does not match its checksum"
 MOST = 100
 """So much damage is told one by one; the rest is counted."""
 

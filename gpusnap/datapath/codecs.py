@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import lz4.block
 
-from gpusnap.datapath.records import Codec, FormatError
+from gpusnap.datapath.records import MISMATCH, Chunk, Codec, FormatError
 from gpusnap.datapath.spans import whole_pages
-from gpusnap.native import join_planes, split_planes
+from gpusnap.native import crc32, join_planes, split_planes
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -160,6 +160,22 @@ def _sample(data: memoryview) -> memoryview:
     stride = (len(data) - _SAMPLE) // (_SAMPLES - 1) // 64 * 64
     parts = (data[at : at + _SAMPLE] for at in range(0, _SAMPLES * stride, stride))
     return memoryview(b"".join(parts))
+
+
+def content(chunk: Chunk, stored: memoryview) -> memoryview:
+    """The memory of a chunk, found to be what was saved.
+
+    Args:
+        chunk: Which one.
+        stored: What is stored of it.
+
+    Raises:
+        FormatError: It is damaged.
+    """
+    data = decode(chunk.codec, stored, chunk.length)
+    if crc32(data) != chunk.crc:
+        raise FormatError(MISMATCH)
+    return data
 
 
 def decode(codec: int, stored: memoryview, length: int) -> memoryview:

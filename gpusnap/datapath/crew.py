@@ -2,12 +2,15 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from gpusnap.errors import GpusnapError
 from gpusnap.hookspecs import Progress
 
 _REPORT_S = 0.1
 """How often the caller hears of progress."""
+
+_CURE = "Raise the limit (ulimit -u, or pids.max of the control group), or use fewer workers"
 
 
 class StoppedError(Exception):
@@ -29,19 +32,20 @@ class Crew:
         self._stopped = False
 
     def start(self, count: int, work: Callable[[int], None]) -> None:
-        """Start threads, each of which calls ``work`` with its number."""
+        """Start threads, each of which calls ``work`` with its number.
+
+        Raises:
+            GpusnapError: There can be no more threads; those that there were have ended.
+        """
         names = [f"gpusnap-datapath-{number}" for number in range(count)]
         self._threads = [
             threading.Thread(target=self._run, args=(work, number), name=name)
             for number, name in enumerate(names)
         ]
+        self._working = count
         try:
-            for thread in self._threads:
-                self._working += 1
-                thread.start()
-        except RuntimeError:
-            self._working -= 1
-            self._threads = [thread for thread in self._threads if thread.ident is not None]
+            _start(self._threads)
+        except BaseException:
             self.stop()
             raise
 
@@ -87,6 +91,25 @@ class Crew:
             self.stop()
             raise
 
+    def run(
+        self,
+        count: int,
+        work: Callable[[int], None],
+        progress: Progress,
+        total: int,
+        done: Callable[[], int],
+    ) -> None:
+        """Start threads and wait until all have done their work; else as :meth:`watch`.
+
+        An interrupt at any instant leaves no thread behind, which might write somewhere.
+        """
+        try:
+            self.start(count, work)
+            self.watch(progress, total, done, lambda: self.ended)
+        except BaseException:
+            self.stop()
+            raise
+
     def _raise_failure(self) -> None:
         if self._error is not None:
             raise self._error
@@ -114,4 +137,13 @@ class Crew:
             self._stopped = True
             self.changed.notify_all()
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:  # not all were started where there is no room for more
+                thread.join()
+
+
+def _start(threads: Iterable[threading.Thread]) -> None:
+    try:
+        for thread in threads:
+            thread.start()
+    except RuntimeError as error:
+        raise GpusnapError("The system allows no more threads", cure=_CURE) from error

@@ -1,10 +1,11 @@
 """Writing past the page cache (O_DIRECT), which takes whole pages that lie on whole pages."""
 
 import fcntl
-import mmap
 import os
 from collections.abc import Sequence
 from itertools import groupby
+
+from gpusnap.datapath.buffers import Buffer
 
 
 def set_direct(descriptor: int, *, on: bool) -> None:
@@ -22,8 +23,12 @@ class Staging:
     """Room on whole pages for bytes that lie anywhere."""
 
     def __init__(self, size: int) -> None:
-        """Take so many bytes, which no call of :meth:`align` may exceed."""
-        self._room = memoryview(mmap.mmap(-1, size))
+        """Take so many bytes, which no call of :meth:`align` may exceed.
+
+        Raises:
+            GpusnapError: There are not so many.
+        """
+        self._room = memoryview(Buffer(size).memory)
 
     def align(self, parts: Sequence[memoryview | bytes]) -> list[memoryview | bytes]:
         """The same bytes in parts that can be written past the page cache.

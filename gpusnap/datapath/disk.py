@@ -8,6 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from gpusnap.datapath.files import write_all
+from gpusnap.datapath.spans import PAGE
+
 _SAMPLE = 8 << 20
 """Bytes of the trial: enough to outweigh a disk's latency, few enough for a slow one."""
 
@@ -60,22 +63,23 @@ def _trial(folder: Path, length: int, flags: int = 0) -> tuple[float, float] | N
     try:
         descriptor = os.open(path, flags, 0o600)
         try:
+            path.unlink()  # at once: nothing is left, however gpusnap ends
             return _write(descriptor, length)
         finally:
             os.close(descriptor)
     except OSError:
         return None
-    finally:
-        path.unlink(missing_ok=True)
 
 
 def _write(descriptor: int, length: int) -> tuple[float, float]:
-    # A mapping lies on whole pages, as O_DIRECT asks for. Random, so that nothing compresses it.
-    with mmap.mmap(-1, _SAMPLE) as memory:
-        memory[:] = os.urandom(_SAMPLE >> 3) * 8
-        begin = time.perf_counter()
-        for at in range(0, length, _SAMPLE):
-            os.pwrite(descriptor, memory, at)
-        written = time.perf_counter()
-        os.fdatasync(descriptor)
-        return written - begin, time.perf_counter() - written
+    # As in a pack: O_DIRECT gets whole pages on whole pages, but no larger blocks, which a file
+    # system may want. Random, so that nothing compresses it.
+    memory = memoryview(mmap.mmap(-1, _SAMPLE))
+    memory[:] = os.urandom(_SAMPLE >> 3) * 8
+    parts = (memory[PAGE:], memory[:PAGE])
+    begin = time.perf_counter()
+    for at in range(PAGE, PAGE + length, _SAMPLE):
+        write_all(descriptor, parts, at)
+    written = time.perf_counter()
+    os.fdatasync(descriptor)
+    return written - begin, time.perf_counter() - written

@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -133,7 +133,7 @@ def opened(path: Path, cure: str = _OTHER) -> Iterator[int]:
         try:
             yield descriptor
         finally:
-            os.close(descriptor)
+            let_go(descriptor)
 
 
 class OpenPack:
@@ -164,7 +164,7 @@ class OpenPack:
     def close(self) -> None:
         """Close what is open."""
         if self._number != -1:
-            os.close(self._descriptor)
+            let_go(self._descriptor)
             self._number = -1
 
 
@@ -186,10 +186,21 @@ def open_regular(path: Path) -> int:
         OSError: Also where it is not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
+    try:
+        regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+    except OSError:
+        let_go(descriptor)
+        raise
+    if not regular:
+        let_go(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return descriptor
+
+
+def let_go(descriptor: int) -> None:
+    """Close what nothing was written through: what a disk that fails says to that is no matter."""
+    with suppress(OSError):
+        os.close(descriptor)
 
 
 def size_of(descriptor: int) -> int:
@@ -212,10 +223,13 @@ def read_whole(path: Path, limit: int) -> bytes:
 def write_all(descriptor: int, parts: Sequence["memoryview | bytes"], position: int) -> int:
     """Write parts one behind the other, all of them; the number of bytes."""
     total = sum(len(part) for part in parts)
-    done = os.pwritev(descriptor, parts, position)
+    done = 0
     # A disk that fills up and a signal both end a write early; only the next call tells which.
     while done < total:
-        done += os.pwritev(descriptor, _behind(parts, done), position + done)
+        count = os.pwritev(descriptor, _behind(parts, done) if done else parts, position + done)
+        if count == 0:  # what some file systems say where no more fits
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done += count
     return total
 
 
@@ -248,4 +262,4 @@ def sync_folder(path: Path) -> None:
     try:
         os.fsync(descriptor)
     finally:
-        os.close(descriptor)
+        let_go(descriptor)

@@ -6,11 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from gpusnap.datapath.checker import MISMATCH
-from gpusnap.datapath.codecs import decode
+from gpusnap.datapath.codecs import content
 from gpusnap.datapath.images import ImageSink
 from gpusnap.datapath.reading import ExtentOf, never, use_chunks
-from gpusnap.datapath.records import Codec, FormatError
+from gpusnap.datapath.records import MISMATCH, Codec, FormatError
 from gpusnap.datapath.saved import Located, Saved
 from gpusnap.datapath.spans import Image, Span
 from gpusnap.errors import TargetError
@@ -78,10 +77,12 @@ class Filler:
 
     def _located(self, *, of_image: bool) -> list[Located]:
         """The chunks of which images, or processes, have some, with these places alone."""
-        spans = self._saved.spans
+        fitting = [span.of_image is of_image for span in self._saved.spans]
+        located = [each for each in self._saved.located() if each.places]
+        if all(fitting):  # most often: there may be very many chunks
+            return located
         found = (
-            (each, tuple(place for place in each.places if spans[place.span].of_image is of_image))
-            for each in self._saved.located()
+            (each, tuple(place for place in each.places if fitting[place.span])) for each in located
         )
         return [each._replace(places=places) for each, places in found if places]
 
@@ -163,9 +164,7 @@ class Filler:
         # The zeros behind what is compressed are compared here alone: no codec looks at them.
         if chunk.codec != Codec.RAW and crc32(extent) != chunk.stored_crc:
             raise FormatError(MISMATCH)
-        data = decode(chunk.codec, extent[: chunk.stored], chunk.length)
-        if crc32(data) != chunk.crc:
-            raise FormatError(MISMATCH)
+        data = content(chunk, extent[: chunk.stored])
         for place in located.places:
             sink.write(self._saved.spans[place.span], place.offset, data)
 

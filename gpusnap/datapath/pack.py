@@ -138,8 +138,9 @@ class PackWriter:
         return Pack(self._id, self._position, seal_of(footer), table)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, which is closed then even where the disk refuses."""
         self._parts.clear()
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with storage("write", self._path):
+                os.close(descriptor)

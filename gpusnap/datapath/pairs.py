@@ -9,14 +9,13 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from gpusnap.datapath.codecs import decode
+from gpusnap.datapath.codecs import content
 from gpusnap.datapath.crew import Crew
 from gpusnap.datapath.files import OpenPack, damage, damaged, read_exactly
-from gpusnap.datapath.records import NO_IDENTITY, Chunk, FormatError
+from gpusnap.datapath.records import NO_IDENTITY, FormatError
 from gpusnap.datapath.saved import Located, Saved
 from gpusnap.datapath.spans import PAGE, Span
 from gpusnap.hookspecs import Progress
-from gpusnap.native import crc32
 
 _WINDOW = 8 << 20
 """Bytes of address space that a thread compares in one go."""
@@ -105,7 +104,7 @@ class _Reader:
         with damage(path):
             read_exactly(file, stored, chunk.position)
         try:
-            return _content(chunk, stored)
+            return bytes(content(chunk, stored))
         except FormatError as error:
             words = f"is damaged in {self._saved.describe(located)}: {error}"
             raise damaged(path, words) from error
@@ -113,13 +112,6 @@ class _Reader:
     def close(self) -> None:
         """Close the pack that is open."""
         self._packs.close()
-
-
-def _content(chunk: Chunk, stored: memoryview) -> bytes:
-    data = decode(chunk.codec, stored, chunk.length)
-    if crc32(data) != chunk.crc:
-        raise FormatError("it does not match its checksum")
-    return bytes(data)
 
 
 class _Comparing:
@@ -225,7 +217,5 @@ def changed_bytes(
         PrivilegeError: It may not be read.
     """
     comparing = _Comparing(a, b, ranges)
-    crew = comparing.crew
-    crew.start(workers, comparing.work)
-    crew.watch(progress, comparing.total, lambda: comparing.done, lambda: crew.ended)
+    comparing.crew.run(workers, comparing.work, progress, comparing.total, lambda: comparing.done)
     return comparing.changed

@@ -111,15 +111,12 @@ class _Reading:
             return next(self._batches, None)
 
     def _put_batch(self, batch: _Batch, file: int, buffer: memoryview, number: int) -> None:
-        """Have C do it; where it stops at a chunk, find out step by step why."""
-        begin, end = 0, len(batch.chunks)
-        while begin < end:
-            self.crew.check()
-            stop = begin + put_extents(file, batch.extents[begin:], buffer)
-            self._done[number] += sum(map(self._worth, batch.chunks[begin:stop]))
-            if stop < end:
-                self._use_batch(batch.chunks[stop : stop + 1], file, buffer, number)
-            begin = stop + 1
+        """Have C do it; from a chunk on that it stops at, go step by step to find out why."""
+        self.crew.check()
+        done = put_extents(file, batch.extents, buffer)
+        self._done[number] += sum(map(self._worth, batch.chunks[:done]))
+        for one in batch.chunks[done:]:
+            self._use_batch([one], file, buffer, number)
 
     def _use_batch(
         self, chunks: Sequence[Located], file: int, buffer: memoryview, number: int
@@ -190,6 +187,5 @@ def use_chunks(  # noqa: PLR0913 - one call, most by name
         raise damaged(saved.path(one.pack), f"is damaged in {saved.describe(one)}: {why}")
 
     reading = _Reading(saved, _cut(located, extent_of), use, worth, refuse or fail)
-    reading.crew.start(workers, reading.work)
     total = sum(map(worth, located))
-    reading.crew.watch(progress, total, reading.done, lambda: reading.crew.ended)
+    reading.crew.run(workers, reading.work, progress, total, reading.done)

@@ -173,6 +173,10 @@ def new_pack_id() -> bytes:
     return secrets.token_bytes(16)
 
 
+MISMATCH = "it does not match its checksum"
+"""What is wrong with a chunk of which it is known what it should be."""
+
+
 def _sealed(data: bytes) -> bytes:
     return data + _CRC.pack(crc32(data))
 

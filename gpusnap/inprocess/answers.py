@@ -45,7 +45,7 @@ def require_listener(snapshot: Snapshot, overrides: Mapping[str, str]) -> None:
     if overrides and snapshot.manifest.mailbox is None:
         raise IncompatibleError(
             f"{snapshot.name} was made from outside, and its program reads no overrides",
-            cure="Leave --set out, or save with gpusnap.checkpoint_self() in the program",
+            cure="Leave the values out, or save with gpusnap.checkpoint_self() in the program",
         )
 
 

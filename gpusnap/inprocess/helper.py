@@ -13,21 +13,17 @@ from pathlib import Path
 
 import msgspec
 
-from gpusnap.checkpoint import run_checkpoint
-from gpusnap.errors import BusyError, GpusnapError, TargetError, refuse
+from gpusnap.errors import GpusnapError, TargetError, refuse
 from gpusnap.findings import check_privileges
-from gpusnap.inprocess.answers import saved
+from gpusnap.folders import default_repository
 from gpusnap.inprocess.messages import Reply, Request
 from gpusnap.inprocess.outside import POLL_S
-from gpusnap.jobs.record import read_run
-from gpusnap.jobs.snapshots import take
-from gpusnap.journal import Task, entries
+from gpusnap.inprocess.serving import answered, carry_out, failed
+from gpusnap.jobs.control import ask
+from gpusnap.jobs.record import RUN_VARIABLE
 from gpusnap.mailbox import Answer, Failure, Mailbox, MailboxState, read_state, write_answer
 from gpusnap.nested import in_namespace_of_its_own
-from gpusnap.plan import CheckpointOptions
 from gpusnap.recovery import recover
-from gpusnap.repository import Snapshot, require_intact
-from gpusnap.target import find_target
 
 
 def main(arguments: list[str]) -> None:
@@ -93,81 +89,51 @@ def _is_wanted(mailbox: Mailbox) -> bool:
 
 
 def _answer(request: Request) -> Answer:
-    try:
-        return saved(_save(request))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the program waits
-        return Answer(outcome="failed", failure=Failure.of(_known(error)))
-
-
-def _known(error: Exception) -> GpusnapError:
-    if isinstance(error, GpusnapError):
-        return error
-    return GpusnapError(f"gpusnap failed unexpectedly: {type(error).__name__}: {error}")
-
-
-def _save(request: Request) -> Snapshot:
     pid = request.mailbox.pid
-    options = msgspec.structs.replace(request.options, mailbox=request.mailbox)
-    if request.run is None:
-        snapshot = _checkpoint_when_free(request, options)
-    else:
-        folder = Path(request.run)
-        snapshot = take(
-            folder,
-            _root(folder, pid),
-            tags=options.tags,
-            leave_running=options.leave_running,
-            timeout_us=options.timeout_us,
-            mailbox=options.mailbox,
-            first=options.first,
+    try:
+        told = _ask_run(request) if in_namespace_of_its_own(pid) else None
+    except Exception as error:  # noqa: BLE001 - whatever it is, the program waits
+        return failed(error)
+    return told or answered(lambda: carry_out(request, pid))
+
+
+def _ask_run(request: Request) -> Answer | None:
+    """Have the run save its job: PIDs here say nothing of that, which may even have the same ones.
+
+    Raises:
+        TargetError: The snapshot would be the run's, but the run does not make it.
+    """
+    named = request.run or os.environ.get(RUN_VARIABLE)
+    if named is None:
+        return None
+    folder, pid, mailbox = Path(named), request.mailbox.pid, request.mailbox
+    told = ask(folder, _placed(request), lambda: read_state(pid, mailbox))
+    answer = None if told is None else told.answer
+    if request.run is None or answer is not None:
+        return answer
+    who = f"Process {pid} was restored with PIDs of its own"
+    if told is None:
+        raise TargetError(
+            f"{who}, and nobody supervises the run {folder.name}, who could save it",
+            cure=f"Start gpusnap run --name {folder.name} outside again, or name the snapshot: "
+            "checkpoint_self(path)",
         )
-    if request.read_back:
-        require_intact(snapshot, lambda *_: None)
-    return snapshot
-
-
-def _checkpoint_when_free(request: Request, options: CheckpointOptions) -> Snapshot:
-    """Let a checkpoint of the program from outside end, such as the one of a run's interval."""
-    pid, refused = request.mailbox.pid, False
-    while True:
-        try:
-            return run_checkpoint(
-                pid, request.output_path, repository=request.repository, options=options
-            )
-        except BusyError:
-            held = _is_being_saved(pid)
-            if refused and not held:
-                raise
-            refused = not held  # the other may have ended between the refusal and the look
-            time.sleep(POLL_S)
-
-
-def _is_being_saved(pid: int) -> bool:
-    return any(
-        held and entry.task is Task.CHECKPOINT and pid in entry.pids for entry, held in entries()
+    raise TargetError(
+        f"{who}, and is another copy than the job of the run {folder.name}",
+        cure="Name the snapshot: checkpoint_self(path)",
     )
 
 
-def _root(folder: Path, pid: int) -> int:
-    """The root of a run's job, of which the program may be a part alone.
-
-    Raises:
-        TargetError: It is none.
-    """
-    if in_namespace_of_its_own(pid):
-        # PIDs there say nothing of the run's job, which may even have the same ones
-        raise TargetError(
-            f"Process {pid} was restored with PIDs of its own, and the run {folder.name} "
-            "cannot tell whether it is its job",
-            cure="Name the snapshot: checkpoint_self(path)",
-        )
-    root = read_run(folder).root
-    if root is None or pid not in find_target(root.pid).pids:
-        raise TargetError(
-            f"Process {pid} is no process of the run {folder.name}, as its GPUSNAP_RUN says",
-            cure="Unset GPUSNAP_RUN where the program is started",
-        )
-    return root.pid
+def _placed(request: Request) -> Request:
+    """The same for a reader with another working folder and another environment."""
+    path, repository = request.output_path, request.repository
+    if path is not None and "/" in path:
+        path = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118 - a name stays as it is
+    elif request.run is None:
+        repository = repository or str(default_repository())
+    if repository is not None:
+        repository = os.path.abspath(repository)  # noqa: PTH100 - links stay links
+    return msgspec.structs.replace(request, output_path=path, repository=repository)
 
 
 def _recover(pid: int) -> Reply:

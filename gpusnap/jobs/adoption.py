@@ -1,18 +1,22 @@
-"""Restored trees as children of this process, so that it sees their ends and exit codes."""
+"""Restored trees as children of this process: it sees their ends, and they end with it."""
 
 import contextlib
 import ctypes
 import os
 import select
-import signal
 from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
+from gpusnap.criu import Leash
 from gpusnap.ending import kill, wait_gone
 from gpusnap.errors import GpusnapError
 from gpusnap.jobs.process import Job
-from gpusnap.restore import RestoredTarget
+from gpusnap.plugins import Plugins
+from gpusnap.restore import RestoredTarget, RestoreOptions, run_restore
 from gpusnap.target import alive, identity
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
@@ -38,6 +42,29 @@ def adopting() -> Iterator[None]:
         prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
 
 
+def continue_snapshot(path: Path, options: RestoreOptions, plugins: Plugins) -> "Continuation":
+    """Restore a snapshot to be adopted.
+
+    With new PIDs the tree ends with this process, however that ends.
+
+    Args:
+        path: The snapshot's folder.
+        options: How; the leash is added.
+        plugins: The plugins to use.
+
+    Raises:
+        GpusnapError: It could not be restored, or somebody else has reaped it.
+    """
+    with contextlib.ExitStack() as undo:
+        leash = Leash()
+        undo.callback(leash.close)
+        options = msgspec.structs.replace(options, leash=leash)
+        target = run_restore(path, options=options, plugins=plugins)
+        found = Continuation(target, leash)
+        undo.pop_all()
+    return found
+
+
 class Continuation:
     """A restored tree that was adopted; ended with the block where it has not ended by itself.
 
@@ -45,8 +72,9 @@ class Continuation:
         target: What was restored.
     """
 
-    def __init__(self, target: RestoredTarget) -> None:
+    def __init__(self, target: RestoredTarget, leash: Leash) -> None:
         self.target = target
+        self._leash = leash
         first = identity(target.init_pid or target.root_pid)
         if first is None:
             raise GpusnapError("Somebody else has reaped what gpusnap restored")
@@ -84,7 +112,7 @@ class Continuation:
 
     def end(self) -> None:
         """Kill all of it, and wait until it is gone."""
-        self._job.send(signal.SIGKILL)
+        kill(self._job.last)
         self.wait(round(_END_S * 1e6))
 
     def _end_rest(self) -> None:
@@ -112,3 +140,4 @@ class Continuation:
                 self.end()
         finally:
             self._job.close()
+            self._leash.close()

@@ -17,13 +17,13 @@ from gpusnap.criu import Overlay
 from gpusnap.device_map import DeviceReference, choose_devices
 from gpusnap.errors import GpusnapError, IncompatibleError, UsageError, refuse
 from gpusnap.inprocess.answers import check_overrides
-from gpusnap.jobs.adoption import Continuation, adopting
+from gpusnap.jobs.adoption import Continuation, adopting, continue_snapshot
 from gpusnap.jobs.originals import Written, written_files
 from gpusnap.jobs.privacy import check_new, check_private, forget_work, make_overlay
 from gpusnap.phases import now_us
 from gpusnap.plugins import Plugins, default_plugins
 from gpusnap.repository import Snapshot, resolve
-from gpusnap.restore import DEFAULT_TIMEOUT_US, RestoreOptions, plan_restore, run_restore
+from gpusnap.restore import DEFAULT_TIMEOUT_US, RestoreOptions, plan_restore
 
 BRANCH = "branch"
 """Name of the override that tells a branch its number."""
@@ -263,17 +263,17 @@ class _Branches:
                     overrides=overrides,
                     overlays=overlays,
                 )
-                target = run_restore(case.snapshot.path, options=options, plugins=case.plugins)
+                restored = continue_snapshot(case.snapshot.path, options, case.plugins)
             except GpusnapError as error:
                 self._finish(msgspec.structs.replace(branch, failure=error.text), begin)
                 return
             undo.pop_all()
             branch = msgspec.structs.replace(
                 branch,
-                root_pid=target.root_pid,
+                root_pid=restored.target.root_pid,
                 folders=tuple(str(overlay.changes) for overlay in overlays),
             )
-            self._running.append(_Running(branch, Continuation(target), overlays, begin))
+            self._running.append(_Running(branch, restored, overlays, begin))
         case.started(branch)
 
     def _await_one(self) -> None:

@@ -105,7 +105,7 @@ class Charge:
         self.echoes.rewind_all()
         make_files(self.folder)
         self.echoes.open(at_end=False)
-        self.note(root=None, boot_id=boot_id(), state=RunState.RUNNING)
+        self.note(root=None, init=None, boot_id=boot_id(), state=RunState.RUNNING)
         root = start(self.run, self.folder, self.streams)
         self.follow(root)
         self.note(root=root)
@@ -129,6 +129,8 @@ class Charge:
         """Forget a job that a checkpoint has ended, or is about to have ended."""
         if self.job is not None:
             while not self.job.ended():
+                # What has left its tree, and so was not saved, must not hold the run up
+                self.job.end_rest()
                 time.sleep(_LOOK_S)
             self.job.close()
             self.job = None

@@ -15,6 +15,7 @@ from gpusnap.jobs.schedule import Backoff
 from gpusnap.jobs.snapshots import Taken
 from gpusnap.restore import RestoredTarget
 from gpusnap.target import identity
+from gpusnap.types import ProcessId
 
 _RETURNS = 3
 """How often a return is tried at least: the job is gone, and its snapshot is there."""
@@ -60,7 +61,11 @@ class Comeback:
 
     def cleared(self) -> None:
         """Have whoever goes on with the run, if gpusnap is killed, look for what came back."""
-        self._charge.note(root=None, state=RunState.RUNNING)
+        self._charge.note(root=None, init=None, state=RunState.RUNNING)
+
+    def restored(self, root: ProcessId, init: ProcessId | None) -> None:
+        """Note who it is before it lives without gpusnap: copies of the job look the same."""
+        self._charge.note(root=root, init=init, boot_id=boot_id())
 
     def passed_over(self, taken: Taken, error: GpusnapError) -> None:
         """Tell of a damaged snapshot."""
@@ -84,9 +89,15 @@ class Comeback:
 
     def _follow(self, target: RestoredTarget) -> None:
         charge = self._charge
-        root = target.processes[0]
-        charge.note(root=root, boot_id=boot_id(), restarts=charge.run.restarts + 1)
         init = identity(target.init_pid) if target.init_pid is not None else None
+        # Of a root that has ended already its init has the exit code
+        first = (each for each in target.processes if each.pid == target.root_pid)
+        root = next(first, init)
+        if root is None:
+            self._failed(GpusnapError("It ended right after its restore"))
+            return
+        changes = {"root": root, "init": init, "boot_id": boot_id()}
+        charge.note(**changes, restarts=charge.run.restarts + 1)
         try:
             charge.follow(root, init)
         except ProcessLookupError as error:

@@ -7,10 +7,10 @@ import msgspec
 
 from gpusnap.jobs.charge import Charge
 from gpusnap.jobs.process import Job
-from gpusnap.jobs.record import RunState
+from gpusnap.jobs.record import RunState, making_snapshot
 from gpusnap.jobs.reports import Happening
 from gpusnap.jobs.saving import Saving
-from gpusnap.jobs.snapshots import take
+from gpusnap.jobs.snapshots import note_intact, take
 from gpusnap.repository import Snapshot, verify
 
 _RETRY_S = 1.0
@@ -78,7 +78,10 @@ class Leaving:
             timeout_us=min(left_us, options.timeout_us),
             lock_timeout_us=min(left_us, options.lock_timeout_us),
         )
-        return snapshot, verify(snapshot, lambda _done, _total: None).intact
+        intact = verify(snapshot, lambda _done, _total: None).intact
+        with making_snapshot(self._charge.folder):
+            note_intact(self._charge.folder, snapshot.name, intact=intact)
+        return snapshot, intact
 
     def _saved(self, future: Future[tuple[Snapshot, bool]]) -> None:
         try:
@@ -105,7 +108,7 @@ class Leaving:
 
     def done(self) -> None:
         """End the supervision; the run can go on."""
-        self._charge.note(state=RunState.SAVED, root=None)
+        self._charge.note(state=RunState.SAVED, root=None, init=None)
         self._charge.outcome = self._charge.options.resume_code
         text = f"To go on: gpusnap run --name {self._charge.run.name}"
         self._charge.report(Happening.ENDED, text, exit_code=self._charge.outcome)

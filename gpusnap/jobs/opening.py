@@ -19,6 +19,7 @@ from gpusnap.jobs.record import (
     run_folder,
     runs_directory,
     write_run,
+    writing,
 )
 from gpusnap.jobs.snapshots import checkpoint_options, forget_snapshots, newest, retention
 from gpusnap.recovery import recover
@@ -70,11 +71,12 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def name_of(request: Request) -> str:
-    """The name that a run has, or gets.
+    """The name that a run has, or gets; with a new one its folder is made.
 
     Raises:
         UsageError: It can be none, or there is nothing to name it after.
         NotFoundError: No process has the PID.
+        GpusnapError: The folder cannot be made.
     """
     if request.name is not None:
         return run_folder(request.name).name
@@ -87,9 +89,18 @@ def name_of(request: Request) -> str:
             "There is no command to run", cure="Put it after --, or name a run with --name"
         )
     word = word.encode("ascii", "ignore").decode().lstrip("._-") or "run"
-    folder = runs_directory()
-    names = generated(word[:40])
-    return next(name for name in names if not (folder / name).exists())
+    with writing(runs_directory()):
+        runs_directory().mkdir(mode=0o700, parents=True, exist_ok=True)
+        return next(name for name in generated(word[:40]) if _reserved(run_folder(name)))
+
+
+def _reserved(folder: Path) -> bool:
+    """Make a folder, which two gpusnaps that start in the same second cannot both do."""
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        return False
+    return True
 
 
 def open_run(request: Request, folder: Path) -> Opened:
@@ -187,7 +198,12 @@ def _begin(request: Request, folder: Path, known: Run | None) -> Opened:
 def _watch(pid: int, folder: Path, run: Run) -> Opened:
     target = find_target(pid)
     run = msgspec.structs.replace(
-        run, root=target.root.id, boot_id=boot_id(), state=RunState.RUNNING, exit_code=None
+        run,
+        root=target.root.id,
+        init=run.init if run.root == target.root.id else None,
+        boot_id=boot_id(),
+        state=RunState.RUNNING,
+        exit_code=None,
     )
     write_run(folder, run)
     return Opened(folder=folder, run=run, beginning=Beginning.ADOPT)

@@ -14,6 +14,7 @@ from pathlib import Path
 from gpusnap.ending import kill
 from gpusnap.errors import NotFoundError
 from gpusnap.jobs.record import RUN_VARIABLE
+from gpusnap.nested import is_nested
 from gpusnap.target import alive, identity, is_zombie, read_process
 from gpusnap.types import Process, ProcessId
 
@@ -86,6 +87,11 @@ class Job:
             status = told
         code = os.waitstatus_to_exitcode(status)
         return code if code >= 0 else 128 - code
+
+    def end_rest(self) -> None:
+        """End what is left in its namespace once its first process is gone."""
+        if self.last != self.root and not alive(self.root):
+            kill(self.last)
 
     def send(self, number: int, *, group: bool = False) -> None:
         """Send it a signal; one that has ended is no matter.
@@ -169,10 +175,14 @@ def reap_orphans(job: Job | None) -> None:
 
 
 def marked(folder: Path) -> tuple[ProcessId, ...]:
-    """All processes that have a run's folder in their environment, by PID."""
+    """All processes here that have a run's folder in their environment, by PID.
+
+    Those in PID namespaces of their own are copies of the job, unless they are known to be the job.
+    """
     pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
-    wanted = os.fsencode(folder)
-    found = [identity(pid) for pid in pids if pid != os.getpid() and _run_of(pid) == wanted]
+    wanted, me = os.fsencode(folder), os.getpid()
+    mine = [pid for pid in pids if pid != me and _run_of(pid) == wanted and not is_nested(pid)]
+    found = map(identity, mine)
     return tuple(each for each in found if each is not None)
 
 
@@ -212,7 +222,8 @@ def _still_there(folder: Path, saved: Iterable[Process]) -> Iterator[ProcessId]:
             now = read_process(process.pid)
             same = (now.command, now.executable) == (process.command, process.executable)
             # In a container, the first PIDs are easily those of another run of the same program
-            if same and _run_of(process.pid) in {None, os.fsencode(folder)}:
+            mine = _run_of(process.pid) in {None, os.fsencode(folder)}
+            if same and mine and not is_nested(process.pid):
                 yield now.id
 
 

@@ -5,6 +5,7 @@
     run.json            the run; written by whoever supervises it
     supervisor.lock     held as long as a gpusnap supervises the run
     lock                held while a snapshot of the run is made
+    control             socket at which the job asks for snapshots that it cannot make itself
     snapshots.json      the run's snapshots; written by whoever makes one
     stdout, stderr      what the job has written, where that is no terminal
 
@@ -35,7 +36,7 @@ EX_TEMPFAIL = 75
 
 _RUN, _SUPERVISOR_LOCK, _LOCK = "run.json", "supervisor.lock", "lock"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
-_CURE = "Remove its folder, or choose another name"
+_CURE = "Remove its folder, where no snapshots are, or choose another name"
 _T = TypeVar("_T")
 
 
@@ -114,7 +115,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         directory: In which folder.
         repository: Absolute path of the repository that holds the snapshots.
         root: The job's first process; None before it was started.
-        boot_id: The boot of which ``root`` is a process.
+        init: The first process of the PID namespace that the job was restored into, with which
+            all of it ends; None for a job that has its old PIDs.
+        boot_id: The boot of which ``root`` and ``init`` are processes.
         restarts: How often the job was brought back so far.
         exit_code: What the job ended with, 128+N for signal N; None while it has not ended, and
             where nobody could know.
@@ -127,6 +130,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     options: RunOptions = RunOptions()
     state: RunState = RunState.RUNNING
     root: ProcessId | None = None
+    init: ProcessId | None = None
     boot_id: str
     restarts: int = 0
     exit_code: int | None = None

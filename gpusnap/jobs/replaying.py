@@ -11,7 +11,7 @@ from gpusnap.arguments import check_codes, check_timeout
 from gpusnap.device_map import DeviceNames, DeviceReference, choose_devices
 from gpusnap.errors import BusyError, IncompatibleError, NotFoundError, UsageError, refuse
 from gpusnap.inprocess.answers import check_overrides
-from gpusnap.jobs.adoption import Continuation, adopting
+from gpusnap.jobs.adoption import adopting, continue_snapshot
 from gpusnap.jobs.originals import Originals, check_outputs, digest_of, written_files
 from gpusnap.phases import now_us
 from gpusnap.plugins import Plugins, default_plugins
@@ -21,7 +21,6 @@ from gpusnap.restore import (
     RestoredTarget,
     RestoreOptions,
     plan_restore,
-    run_restore,
 )
 from gpusnap.target import alive
 from gpusnap.types import Engine
@@ -221,10 +220,10 @@ def _replay(case: _Case, times: int, originals: Originals) -> Replayed:
 
 
 def _run(case: _Case, number: int) -> ReplayedRun:
-    target = run_restore(case.snapshot.path, options=case.options, plugins=case.plugins)
+    restored = continue_snapshot(case.snapshot.path, case.options, case.plugins)
     begin = now_us()
-    with Continuation(target) as continuation:
-        case.started(number, target)
+    with restored as continuation:
+        case.started(number, continuation.target)
         ended = continuation.wait(case.run_timeout_us)
         took = now_us() - begin
     return ReplayedRun(

@@ -7,19 +7,23 @@ from typing import Protocol
 
 import msgspec
 
+from gpusnap.criu.namespace import END_SECONDS
 from gpusnap.device_map import DeviceChoice
+from gpusnap.ending import kill, wait_gone
 from gpusnap.errors import GpusnapError, IntegrityError, NotFoundError
-from gpusnap.events import Event, Phase, PhaseFinished
+from gpusnap.events import Event, Phase, PhaseFinished, SnapshotRestored
 from gpusnap.hookspecs import hookimpl
 from gpusnap.jobs.outputs import Length, cut_back
 from gpusnap.jobs.process import end_remains
-from gpusnap.jobs.record import Run, making_snapshot, read_run
-from gpusnap.jobs.snapshots import Taken, read_ledger, snapshot_path
+from gpusnap.jobs.record import Run, boot_id, making_snapshot, read_run
+from gpusnap.jobs.snapshots import Taken, note_intact, read_ledger, snapshot_path
+from gpusnap.nested import init_of
 from gpusnap.plugins import Plugins
 from gpusnap.recovery import recover
 from gpusnap.repository import Repository, Snapshot, open_snapshot, require_intact
 from gpusnap.restore import RestoredTarget, RestoreOptions, plan_restore, run_restore
 from gpusnap.target import identity, is_zombie
+from gpusnap.types import ProcessId
 
 _REAPED_WITHIN_S = 5.0
 _LOOK_S = 0.05
@@ -36,6 +40,14 @@ class Listener(Protocol):
 
     def cutting(self, lengths: tuple[Length, ...]) -> None:
         """Hear of files that are about to be cut, where they have grown."""
+
+    def restored(self, root: ProcessId, init: ProcessId | None) -> None:
+        """Hear who the job is now, before it lives whatever becomes of gpusnap.
+
+        Args:
+            root: Its first process.
+            init: The first process of its PID namespace, where it got one.
+        """
 
 
 def bring_back(
@@ -58,6 +70,7 @@ def bring_back(
     run = read_run(folder)
     with making_snapshot(folder):
         _refuse_unreachable(run, folder)
+        _end_namespace(run)
         end_remains(folder, ())
         listener.cleared()
         for taken, snapshot in _candidates(run, folder, listener):
@@ -68,12 +81,21 @@ def bring_back(
             try:
                 # All of it: a restore reads the memory only after the files were cut
                 require_intact(snapshot, lambda _done, _total: None)
+                note_intact(folder, taken.name, intact=True)
                 return _restore(run, snapshot, devices, plugins)
             except IntegrityError as error:
+                note_intact(folder, taken.name, intact=False)
                 listener.passed_over(taken, error)
             finally:
                 plugins.unregister(returning)
     return None
+
+
+def _end_namespace(run: Run) -> None:
+    """End what is left in the PID namespace of a job whose first process is gone."""
+    if run.init is not None and run.boot_id == boot_id():
+        kill(run.init)
+        wait_gone((run.init,), END_SECONDS)
 
 
 def _refuse_unreachable(run: Run, folder: Path) -> None:
@@ -101,7 +123,10 @@ def _candidates(run: Run, folder: Path, listener: Listener) -> Iterator[tuple[Ta
 
 
 class _Return:
-    """Cuts the job's files once a snapshot was checked and before CRIU compares them."""
+    """Cuts the job's files once a snapshot was checked and before CRIU compares them.
+
+    It also tells who the job is before that lives by itself.
+    """
 
     def __init__(self, folder: Path, taken: Taken, listener: Listener) -> None:
         self._folder = folder
@@ -110,10 +135,13 @@ class _Return:
 
     @hookimpl
     def gpusnap_event(self, event: Event) -> None:
-        """Cut them."""
-        if isinstance(event, PhaseFinished) and event.phase is Phase.COMPARE:
-            self._listener.cutting(self._taken.lengths)
-            cut_back(self._folder, self._taken.lengths)
+        """Do it."""
+        match event:
+            case PhaseFinished(phase=Phase.COMPARE):
+                self._listener.cutting(self._taken.lengths)
+                cut_back(self._folder, self._taken.lengths)
+            case SnapshotRestored(pids=(pid, *_)) if (root := identity(pid)) is not None:
+                self._listener.restored(root, init_of(pid))
 
 
 def _restore(

@@ -60,11 +60,13 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
         name: Its name in the repository.
         lengths: The job's files when it stood still.
         complete: Whether it was; it may since have been removed.
+        intact: Whether all of it was, when it was last read again; None where nobody has.
     """
 
     name: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]*-[0-9]{6,}\Z")]
     lengths: tuple[Length, ...] = ()
     complete: bool = False
+    intact: bool | None = None
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +128,29 @@ def _newest(run: Run, ledger: Ledger) -> Snapshot | None:
     return None
 
 
+def _parent(run: Run, ledger: Ledger) -> Snapshot | None:
+    """What the next snapshot builds on: damage would be inherited."""
+    sound = tuple(each for each in ledger.taken if each.intact is not False)
+    return _newest(run, Ledger(taken=sound))
+
+
+def note_intact(folder: Path, name: str, *, intact: bool) -> None:
+    """Note what came out when a snapshot was read again; a full disk is no matter.
+
+    Args:
+        folder: The run's, whose :func:`gpusnap.jobs.record.making_snapshot` the caller holds.
+        name: The snapshot's.
+        intact: Whether all of it was.
+    """
+    with suppress(GpusnapError):
+        ledger = read_ledger(folder)
+        taken = tuple(
+            msgspec.structs.replace(each, intact=intact) if each.name == name else each
+            for each in ledger.taken
+        )
+        write_file(folder / _LEDGER, Ledger(last=ledger.last, taken=taken))
+
+
 def take(
     folder: Path,
     pid: int,
@@ -157,13 +182,14 @@ def take(
         entry = _Entry(folder, ledger, f"{run.name}-{_free_number(run, ledger):06d}", pid)
         plugins.register(entry, f"run-{run.name}")
         try:
-            options = _attempts(run, _newest(run, ledger), tags, changes)
+            options = _attempts(run, _parent(run, ledger), tags, changes)
             snapshot = _checkpoint(run, entry, plugins, list(options))
         finally:
             plugins.unregister(entry)
         with suppress(GpusnapError, OSError):  # it is complete, whatever becomes of the others
             entry.confirm()
-            _prune(folder, run)
+            if changes.get("leave_running", True):  # else the job may soon need one of the others
+                _prune(folder, run)
     return snapshot
 
 
@@ -291,14 +317,22 @@ def retention(options: RunOptions) -> RetentionPolicy:
 
 
 def _prune(folder: Path, run: Run) -> None:
-    """Remove what no rule keeps; what cannot be removed now is tried again the next time."""
+    """Remove what no rule keeps; what cannot be removed now is tried again the next time.
+
+    The newest that is known to be intact is kept, and damaged ones take no place of others.
+    """
     ledger = read_ledger(folder)
     repository = Repository.open(run.repository)
-    present = {}
+    present, safe = {}, ""
     for taken in ledger.taken:
         with suppress(GpusnapError):
-            present[taken.name] = open_snapshot(snapshot_path(run, taken))
-    remove_each(to_remove(decide(present.values(), retention(run.options))), repository.remove)
+            snapshot = open_snapshot(snapshot_path(run, taken))
+            if taken.intact is not False:
+                present[taken.name] = snapshot
+            if taken.intact:
+                safe = taken.name
+    doomed = to_remove(decide(present.values(), retention(run.options)))
+    remove_each(tuple(each for each in doomed if each.name != safe), repository.remove)
     left = tuple(each for each in ledger.taken if snapshot_path(run, each).exists())
     write_file(folder / _LEDGER, Ledger(last=ledger.last, taken=left))
     repository.clean()  # what a gpusnap that was killed has left

@@ -1,5 +1,6 @@
 """Stands beside a job: saves it in time, brings it back, and ends as it ends."""
 
+import contextlib
 import os
 import select
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 from gpusnap.errors import GpusnapError
 from gpusnap.jobs.charge import Charge
 from gpusnap.jobs.comeback import Comeback
+from gpusnap.jobs.control import Control
 from gpusnap.jobs.doctor import Doctor
 from gpusnap.jobs.health import Seen, all_devices
 from gpusnap.jobs.inbox import ENDING, Inbox, from_keyboard
@@ -62,8 +64,9 @@ def supervise(request: Request, tell: Tell, plugins: Plugins | None = None) -> i
         plugins.register(findings, f"run-findings-{opened.run.name}")
         stack.callback(plugins.unregister, findings)
         charge = Charge(folder, opened.run, tell, plugins, stack)
+        control = stack.enter_context(contextlib.closing(Control(folder, plugins)))
         stack.enter_context(serving(plugins.emit))
-        return Supervisor(charge).run(opened.beginning, inbox)
+        return Supervisor(charge, control).run(opened.beginning, inbox)
 
 
 def _over(run: Run, folder: Path) -> Report:
@@ -83,8 +86,9 @@ def _over(run: Run, folder: Path) -> Report:
 class Supervisor:
     """Supervises one run; it does one thing at a time, and hears signals meanwhile."""
 
-    def __init__(self, charge: Charge) -> None:
+    def __init__(self, charge: Charge, control: Control) -> None:
         self._charge = charge
+        self._control = control
         self._doctor = Doctor(charge.options)
         self._saving = Saving(charge)
         self._leaving = Leaving(charge, self._saving)
@@ -124,7 +128,7 @@ class Supervisor:
         if root is None:  # it has ended this instant: it is brought back
             return
         try:
-            charge.follow(root)
+            charge.follow(root, charge.run.init)
         except ProcessLookupError:  # the same, an instant later
             return
         charge.note(root=root, boot_id=boot_id(), state=RunState.RUNNING)
@@ -183,6 +187,8 @@ class Supervisor:
             charge.passed = (signal.SIGPIPE, time.monotonic())
         if self._doctor.due(time.monotonic()):
             charge.work.begin(self._doctor.looking(job.root.pid, charge.plugins), self._looked)
+        elif (answer := self._control.asked()) is not None:
+            charge.work.begin(answer)
         else:
             self._saving.turn(job)
 

@@ -52,4 +52,6 @@ def put_extents(descriptor: int, extents: Sequence[Extent], buffer: "Buffer") ->
     lib, ffi = EXTENSION
     table = ffi.new("struct gpusnap_extent[]", [tuple(each) for each in extents])
     with ffi.from_buffer("uint8_t[]", buffer, require_writable=True) as room:
-        return lib.gpusnap_put_extents(FASTEST_NUMBER, descriptor, table, len(extents), _PAGE, room)
+        return lib.gpusnap_put_extents(
+            FASTEST_NUMBER, descriptor, table, len(extents), _PAGE, room, len(room)
+        )

@@ -46,16 +46,12 @@ def read_parts(parts: Sequence[Part], buffer: "Buffer") -> list[Copied]:
     view = memoryview(buffer).cast("B")
     found = _in_c(parts, view)
     at = sum(part.length for part in parts[: len(found)])
-    while len(found) < len(parts):
-        # The first one was refused in part, and goes another way; the rest may not be
-        part = parts[len(found)]
+    # The first of these was refused in part: all go another way, which reads what C does not
+    for part in parts[len(found) :]:
         piece = view[at : at + part.length]
         crc = read_process(part.pid, part.address, piece)
         found.append(Copied(crc, nonzero_pages(piece)))
         at += part.length
-        more = _in_c(parts[len(found) :], view[at:])
-        at += sum(part.length for part in parts[len(found) : len(found) + len(more)])
-        found += more
     return found
 
 
@@ -70,7 +66,7 @@ def _in_c(parts: Sequence[Part], view: memoryview) -> list[Copied]:
         "struct gpusnap_piece[]", [(each.address, each.length, each.pid) for each in parts]
     )
     with ffi.from_buffer("uint8_t[]", view, require_writable=True) as data:
-        count = lib.gpusnap_read_pieces(FASTEST_NUMBER, table, len(parts), _PAGE, data)
+        count = lib.gpusnap_read_pieces(FASTEST_NUMBER, table, len(parts), _PAGE, data, len(data))
     found, at = [], 0
     for part, piece in zip(parts[:count], table, strict=False):
         whole = [(0, part.length)] if piece.whole else nonzero_pages(view[at : at + part.length])

@@ -4,6 +4,7 @@ Each page has a word in ``/proc/PID/pagemap``, whose bit 56 says that the page i
 one process alone (Linux 4.2, Documentation/admin-guide/mm/pagemap.rst).
 """
 
+import errno
 import os
 import re
 import sys
@@ -57,6 +58,8 @@ def _shared(pagemap: int, start: int, end: int) -> Iterator[tuple[int, int]]:
     for address in range(start, end, _WORDS * PAGE):
         count = min(_WORDS, (end - address) // PAGE)
         words = os.pread(pagemap, count * _WORD, address // PAGE * _WORD)
+        if len(words) < count * _WORD:  # a process that ended has no pages
+            raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
         tops = words[_TOP]
         if not tops.translate(None, _OTHERS):  # most memory is of one process: this is quicker
             continue

@@ -30,6 +30,7 @@ from gpusnap.repository.snapshot import Snapshot
 from gpusnap.repository.storage import (
     describe,
     free_bytes,
+    let_go,
     make_folder,
     printable,
     reason,
@@ -214,5 +215,5 @@ class Draft:
             with suppress(OSError):
                 retire(self.path, self._repository)
         finally:
-            os.close(self._lock)
+            let_go(self._lock)
             self._lock = None

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gpusnap.errors import BusyError, GpusnapError
-from gpusnap.repository.storage import FILE_MODE, make_folder, printable
+from gpusnap.repository.storage import FILE_MODE, let_go, make_folder, printable
 
 
 def _same_file(descriptor: int, path: Path) -> bool:
@@ -23,12 +23,16 @@ def _same_file(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _lock(path: Path, flags: int, operation: int) -> int:
+def _lock(path: Path, flags: int, operation: int, *, same: bool = False) -> int:
+    """Open and lock a file; if wanted, only the one that has the name once it is locked."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
     try:
         fcntl.flock(descriptor, operation)
+        # Between the two steps it may have been moved or removed.
+        if same and not _same_file(descriptor, path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     except OSError:
-        os.close(descriptor)
+        let_go(descriptor)
         raise
     return descriptor
 
@@ -48,16 +52,13 @@ def hold_folder(folder: Path, lock: str) -> int:
         BlockingIOError: A living process holds it.
         GpusnapError: Something else has the folder's name.
     """
-    path = folder / lock
+    flags, operation = os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX | fcntl.LOCK_NB
     while True:
         make_folder(folder)
         # Whoever held it before may have moved the folder away between any two steps.
         with suppress(FileNotFoundError):
             _require_folder(folder)
-            descriptor = _lock(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _same_file(descriptor, path):
-                return descriptor
-            os.close(descriptor)
+            return _lock(folder / lock, flags, operation, same=True)
 
 
 @contextmanager
@@ -92,14 +93,12 @@ def reading_lock(path: Path) -> Iterator[None]:
         FileNotFoundError: It is not there, or no more.
     """
     # Without waiting for a writer, where a pipe has the file's name.
-    descriptor = _lock(path, os.O_RDONLY | os.O_NONBLOCK, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    flags, operation = os.O_RDONLY | os.O_NONBLOCK, fcntl.LOCK_SH | fcntl.LOCK_NB
+    descriptor = _lock(path, flags, operation, same=True)
     try:
-        # Between the two steps it may have been removed.
-        if not _same_file(descriptor, path):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         yield
     finally:
-        os.close(descriptor)
+        let_go(descriptor)
 
 
 @contextmanager
@@ -114,4 +113,4 @@ def removing_lock(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        os.close(descriptor)
+        let_go(descriptor)

@@ -18,7 +18,7 @@ from gpusnap.repository.locks import hold_folder, reading_lock, refusing, removi
 from gpusnap.repository.pruning import Pruned, Refused, Removed, remove_each, to_remove
 from gpusnap.repository.retention import RetentionPolicy, decide
 from gpusnap.repository.snapshot import Snapshot, is_snapshot, open_snapshot
-from gpusnap.repository.storage import absolute, free_bytes, printable, storage
+from gpusnap.repository.storage import absolute, free_bytes, let_go, printable, storage
 from gpusnap.repository.tree import delete, retire
 
 _TRIES = 1000
@@ -288,7 +288,7 @@ class Repository(msgspec.Struct, frozen=True):
         try:
             return retire(draft, self.path)
         finally:
-            os.close(descriptor)
+            let_go(descriptor)
 
     def free_bytes(self) -> int:
         """How many bytes can still be written."""

@@ -5,7 +5,6 @@ it was read from hardware.
 """
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from gpusnap.criu import find_criu
 from gpusnap.target import alive, identity
 from tests.amd.invented import Machine
 from tests.e2e.jobs import await_true, becomes_true
+from tests.pids import kill
 
 SOURCES = Path(__file__).parent / "simkfd"
 PLUGIN_VARIABLE = "GPUSNAP_AMDGPU_PLUGIN"
@@ -230,7 +230,7 @@ class KfdProgram:
     def kill(self) -> None:
         """End it, if it is still there."""
         if self.alive:
-            os.kill(self.pid, signal.SIGKILL)
+            kill(self.pid)
         await_true(lambda: not self.alive, "it is gone")
 
     def counts(self) -> bool:

@@ -1,5 +1,6 @@
 """What is typed wrong ends with one sentence and the documented code, never a traceback."""
 
+import errno
 import os
 import pwd
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import NoReturn
 import msgspec
 import pytest
 
+from gpusnap.cli._failures import refused_path
+from gpusnap.errors import GpusnapError, PrivilegeError, UsageError
 from gpusnap.repository import Repository
 from tests.cli.conftest import Command
 from tests.repository.samples import alter, powerless, take
@@ -40,6 +43,13 @@ def test_unknown_words(command: Command, line: str, sentence: str) -> None:
     answer = command(*line.split())
     answer.refused(2, sentence)
     assert answer.err.splitlines()[1].startswith("  cure: See gpusnap")
+
+
+@pytest.mark.parametrize(
+    ("line", "help_of"), [("setup-criu --suite", "gpusnap setup-criu"), ("--frob", "gpusnap")]
+)
+def test_the_help_that_is_named(command: Command, line: str, help_of: str) -> None:
+    assert command(*line.split()).err.splitlines()[1] == f"  cure: See {help_of} --help"
 
 
 def test_unknown_option(command: Command) -> None:
@@ -274,3 +284,22 @@ def test_errors_are_json_even_where_the_line_is_not_understood(command: Command)
 def test_json_may_come_from_the_variable(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUSNAP_JSON", "1")
     assert command("frob").failure["text"] == "No such command 'frob'"
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.EACCES, PrivilegeError),
+        (errno.EPERM, PrivilegeError),
+        (errno.EISDIR, UsageError),
+        (errno.ENOENT, UsageError),
+        (errno.ENOSPC, GpusnapError),
+    ],
+)
+def test_the_kinds_of_paths_that_cannot_be_used(number: int, kind: type[GpusnapError]) -> None:
+    error = refused_path(
+        "It cannot be written", OSError(number, os.strerror(number)), "Name another"
+    )
+    assert type(error) is kind
+    assert error.text == f"It cannot be written: {os.strerror(number)}"
+    assert error.cure == "Name another"

@@ -272,6 +272,7 @@ def test_no_privileges(command: Command, tmp_path: Path, monkeypatch: pytest.Mon
         ("--size=0", "'0' is not between one byte and an exbibyte"),
         ("--size=much", "'much' is not a size such as 8GiB"),
         ("--rounds=0", "0 is not in the range"),
+        ("--rounds=x", "'x' is not a valid whole number"),
         ("--parallel-workers=0", "0 is not in the range"),
         ("--compress=gzip", "'gzip' is not one of"),
         ("--folder=", "'' is not a path"),

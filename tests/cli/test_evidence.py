@@ -160,3 +160,17 @@ def failed(kind: object) -> evidence.Trial:
 def test_a_file_that_cannot_be_written(command: Command, tmp_path: Path) -> None:
     answer = command("evidence", "--output", tmp_path / "none" / "file")
     answer.refused(2, f"{tmp_path}/none/file cannot be written: No such file or directory")
+    assert answer.err.splitlines()[1] == "  cure: Name a file that you may write"
+
+
+def test_a_file_from_before_stays_until_there_is_another(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evidence, "_collect", interrupted)
+    file = tmp_path / "file"
+    file.write_text("from before")
+    assert command("evidence", "--output", file).code == 130
+    assert file.read_text() == "from before"

@@ -45,7 +45,7 @@ def test_an_update_that_cannot_be_written(
     monkeypatch.setenv("GPUSNAP_METRICS_TEXTFILE", "/proc/gpusnap.prom")
     answer = command("metrics", "--update")
     answer.refused(
-        1, "The metrics file /proc/gpusnap.prom cannot be written: No such file or directory"
+        2, "The metrics file /proc/gpusnap.prom cannot be written: No such file or directory"
     )
 
 

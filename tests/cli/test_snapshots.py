@@ -58,6 +58,26 @@ def test_list_before_the_first_snapshot(command: Command) -> None:
     assert command("list", "--json").document["snapshots"] == []
 
 
+def test_list_of_a_tag_that_no_snapshot_has(command: Command, repository: Repository) -> None:
+    take(repository, "one")
+    answer = command("list", "--repo", repository.path, "--tag=best", "--tag=last")
+    assert (answer.code, answer.out) == (0, "")
+    assert answer.err == f"No snapshots with the tag best or last in {repository.path}\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["inspect", "verify", "diff {one}", "check --restore", "rm", "restore --dry-run", "replay"],
+)
+def test_a_snapshot_in_the_home_folder(
+    command: Command, repository: Repository, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.setenv("HOME", str(repository.path))
+    one = take(repository, "one").path
+    answer = command(*line.format(one=one).split(), "~/other")
+    assert f"gpusnap: There is no snapshot at {repository.path}/other" in answer.err
+
+
 def test_the_repository_may_come_from_the_variable(
     command: Command, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:

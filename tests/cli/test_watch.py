@@ -12,7 +12,8 @@ from rich.console import Console  # noqa: TID251 - what is shown is under test
 
 from gpusnap.cli import _progress
 from gpusnap.cli._interrupts import Interrupts
-from gpusnap.cli._output import Output, ReaderGoneError
+from gpusnap.cli._messages import PhaseLine
+from gpusnap.cli._output import Output, ReaderGoneError, UnwritableError
 from gpusnap.cli._progress import Display, on_terminal
 from gpusnap.cli._watch import JsonLines, Watch, watched
 from gpusnap.events import (
@@ -95,19 +96,24 @@ def test_json_lines(context: click.Context, capsys: pytest.CaptureFixture[str]) 
     assert [each["code"] for each in lines[-1]["warnings"]] == ["thin-ice"]
 
 
-def test_a_reader_that_goes_away_does_not_stop_the_operation() -> None:
-    class Gone(Output):
-        calls = 0
+@pytest.mark.parametrize("lost", [ReaderGoneError(), UnwritableError("The disk is full")])
+def test_output_that_is_lost_ends_no_operation_and_is_told(
+    monkeypatch: pytest.MonkeyPatch, lost: Exception
+) -> None:
+    tried = []
 
-        def line(self, value: object) -> None:
-            self.calls += 1
-            raise ReaderGoneError
+    def write(text: str) -> None:
+        tried.append(text)
+        raise lost
 
-    output = Gone(json=True)
+    monkeypatch.setattr("gpusnap.cli._output._write_out", write)
+    output = Output(json=True)
     listener = JsonLines(output)
     for event in EVENTS:
         listener.gpusnap_event(event)
-    assert output.calls == 1
+    with pytest.raises(type(lost)):
+        output.line(PhaseLine(phase=Phase.DUMP, state="started"))
+    assert len(tried) == 1
 
 
 def test_listeners_leave_with_the_operation(context: click.Context) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(300)
+
 TOY = Path(__file__).parent / "toy_backend"
 LISTING = """
 import json
@@ -32,7 +34,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [sys.executable, "-m", "pip", "install", *options, "--target", "site", "./source"],
         cwd=folder,
         check=True,
-        timeout=100,
+        timeout=150,
     )
     return folder / "site"
 
@@ -45,7 +47,7 @@ def run(installed: Path, *arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=280,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

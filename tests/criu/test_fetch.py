@@ -36,6 +36,7 @@ def _leftovers(data: Path) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_copy_is_made_from_the_machine_s_mirror(data: Path) -> None:
     said: list[str] = []
     try:

@@ -11,7 +11,9 @@ from gpusnap.criu.guard import guard_file
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "cffi_build" / "guard"
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wconversion", "-Wstrict-prototypes")
-SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-pie", "-no-pie")
+"""Not position-independent: some kernels may put such a program where the sanitizer's heap goes."""
+
 SEALED = ("-Wl,-z,relro,-z,now",)
 LAZY = ("-Wl,-z,norelro,-z,lazy",)
 

@@ -100,7 +100,7 @@ def test_a_restore_that_hangs_is_stopped_and_leaves_no_process(criu: Criu, saved
         return True
 
     with pytest.raises(DeadlineError, match="stage 'post-restore'"):
-        session.restore(restore_request(saved, timeout_us=1 * SECONDS), notify)
+        session.restore(restore_request(saved, timeout_us=4 * SECONDS), notify)
     assert not Path(f"/proc/{session.pid}").exists()
     assert not saved.exists()
 

@@ -1,5 +1,6 @@
 """How memory goes to the disk: through the page cache or past it, by what a trial says."""
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator
@@ -73,6 +74,35 @@ def test_the_disk_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(disk, "_LONG_SAMPLE", 16 << 20)
     assert try_disk(tmp_path, LARGE).cost > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_that_takes_large_blocks_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def pwritev(descriptor: int, parts: list[memoryview], position: int) -> int:
+        direct = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT
+        large = position % (4 * PAGE) == 0 and all(len(part) % (4 * PAGE) == 0 for part in parts)
+        if direct and not large:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return sum(map(len, parts))
+
+    monkeypatch.setattr("os.pwritev", pwritev)
+    monkeypatch.setattr("os.pwrite", lambda file, data, at: pwritev(file, [data], at))
+    assert disk._trial(tmp_path, 16 << 20, os.O_DIRECT) is None
+    assert disk._trial(tmp_path, 16 << 20) is not None
+
+
+def test_nothing_is_left_of_a_trial_that_is_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen = []
+
+    def fdatasync(_descriptor: int) -> None:
+        seen.append(list(tmp_path.iterdir()))
+
+    monkeypatch.setattr("gpusnap.datapath.disk.os.fdatasync", fdatasync)
+    try_disk(tmp_path, 0)
+    assert seen == [[]]
 
 
 def test_where_nothing_can_be_tried_it_costs_nothing(tmp_path: Path) -> None:
@@ -156,6 +186,13 @@ def test_where_the_target_ends_no_copy_waits(
     saver.copy(process.spans(), silent)
     saver.finish(silent)
     assert 1 <= len(made) <= workers
+
+
+def test_a_write_that_does_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("gpusnap.datapath.files.os.pwritev", lambda *_: 0)
+    with (tmp_path / "file").open("wb") as file, pytest.raises(OSError, match="No space left"):
+        write_all(file.fileno(), [b"a"], 0)
+    assert write_all(-1, [b""], 0) == 0
 
 
 def test_a_write_that_ends_early(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

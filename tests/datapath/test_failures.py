@@ -1,9 +1,12 @@
 """What fails in the middle: a sentence, no thread left, nothing that hangs."""
 
+import errno
+import os
 import resource
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from gpusnap.datapath import (
     Compression,
     Filler,
     Kind,
+    Saved,
     Saver,
     Saving,
     Span,
@@ -21,6 +25,7 @@ from gpusnap.datapath import (
     source,
 )
 from gpusnap.datapath.buffers import Buffers
+from gpusnap.datapath.crew import Crew
 from gpusnap.datapath.files import write_all
 from gpusnap.datapath.records import Index, decode_index, encode_index
 from gpusnap.errors import GpusnapError, IntegrityError, TargetError, UsageError
@@ -29,6 +34,7 @@ from tests.datapath import program
 from tests.datapath.targets import Process, save, silent
 
 FULL = "the disk is full. Free space on that file system, or choose another repository"
+FAILED = "the disk failed. Look into the kernel's log"
 BOTH = pytest.mark.parametrize("workers", [1, 3])
 
 
@@ -102,6 +108,83 @@ def test_target_killed_while_it_is_copied(
             saver.finish(silent)
     assert again.value is caught.value
     assert not (tmp_path / "regions/index").exists()
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+@pytest.mark.parametrize("sealing", [False, True])
+def test_a_disk_that_fails_when_a_pack_is_closed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calls: int, *, sealing: bool
+) -> None:
+    """It is closed once, also where it was given up, and the disk's word reaches the user."""
+    closed = []
+
+    def close(descriptor: int) -> None:
+        os.close(descriptor)
+        closed.append(descriptor)
+        if len(closed) == calls:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def full(*_arguments: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pack, "os", SimpleNamespace(close=close, fsync=os.fsync))
+    if not sealing:
+        monkeypatch.setattr(pack, "write_all", full)
+    with Process("page", "small") as process:
+        text = attempt(process.spans(), tmp_path / "regions", Saving(workers=1))
+    assert len(closed) == 1
+    if calls == 1:
+        assert text == f"Cannot write {tmp_path}/regions/000.pack: {FAILED}"
+    else:
+        assert text == (None if sealing else f"Cannot write {tmp_path}/regions/000.pack: {FULL}")
+
+
+@pytest.mark.parametrize("started", [0, 1, 2])
+def test_no_more_threads(monkeypatch: pytest.MonkeyPatch, started: int) -> None:
+    left, start = [started], threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if left[0] == 0:
+            raise RuntimeError("can't start new thread")
+        left[0] -= 1
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(GpusnapError, match="allows no more threads"):
+        waiting(3)
+
+
+def test_an_interrupt_while_threads_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        waiting(3)
+
+
+def test_an_interrupt_before_threads_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Crew, "watch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        waiting(3)
+
+
+def waiting(count: int) -> None:
+    """Run threads that wait for ever."""
+    crew = Crew()
+
+    def work(_number: int) -> None:
+        with crew.changed:
+            while True:
+                crew.wait()
+
+    crew.run(count, work, silent, 0, lambda: 0)
 
 
 def test_target_gone_before(tmp_path: Path) -> None:
@@ -216,6 +299,17 @@ def test_buffers_that_cannot_be_had(limited: Callable[[int], None]) -> None:
         none.take()
 
 
+def test_no_memory_to_read_a_pack_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*_arguments: Any, **_more: Any) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    with Process("page") as process:
+        save(process.spans(), tmp_path / "regions", Saving())
+        monkeypatch.setattr("mmap.mmap", refuse)
+        with pytest.raises(GpusnapError, match="no memory for a buffer"):
+            Filler(tmp_path / "regions").fill(silent)
+
+
 @pytest.mark.parametrize(
     ("spans", "why"),
     [
@@ -276,6 +370,26 @@ def test_target_killed_while_it_is_filled(
         monkeypatch.setattr(reading, "put_extents", put)
         with pytest.raises(TargetError, match=f"process {process.pid} "):
             Filler(tmp_path / "regions", workers=workers).fill(silent)
+
+
+def test_from_a_chunk_on_that_c_refuses_it_goes_step_by_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Memory that C cannot write to often is large: to ask it again each time would cost much."""
+    asked = []
+    with Process("huge") as process:
+        before = process.content()
+        save(process.spans(), tmp_path / "regions", Saving(compression=Compression.NONE, workers=1))
+        process.lose()
+
+        def put(descriptor: int, extents: Sequence[Extent], buffer: bytearray) -> int:
+            asked.append(len(extents))
+            return put_extents(descriptor, extents[:1], buffer)
+
+        monkeypatch.setattr(reading, "put_extents", put)
+        Filler(tmp_path / "regions", workers=1).fill(silent)
+        assert process.content() == before
+    assert sum(asked) == sum(map(len, Saved(tmp_path / "regions").tables)) > 2
 
 
 def test_memory_that_is_not_there(tmp_path: Path) -> None:

@@ -31,6 +31,21 @@ def test_causes(number: int, words: str, error: type[GpusnapError]) -> None:
         assert (type(caught.value), caught.value.text) == (error, f"Cannot write a\\n: {words}")
 
 
+def test_what_cannot_be_looked_at_is_not_left_open(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fstat(_descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    (tmp_path / "file").touch()
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", fstat)
+        with pytest.raises(OSError, match="Input/output error"):
+            files.open_regular(tmp_path / "file")
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_what_is_read_whole(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345")
     (tmp_path / "link").symlink_to("file")

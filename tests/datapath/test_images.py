@@ -115,7 +115,7 @@ def test_large_files_beside_memory(tmp_path: Path) -> None:
     assert filler.images == tuple(each.image for each in files)
     found = unpacked(tmp_path / "regions", tmp_path / "new")
     assert found == {each.path.name: each.path.read_bytes() for each in files}
-    assert (tmp_path / "new/b.img").stat().st_blocks == 0, "zeros stay holes"
+    assert (tmp_path / "new/b.img").stat().st_blocks * 512 < MIB, "zeros stay holes"
     assert summary.zero >= 20 * MIB
     assert summary.duplicates == 3 * MIB, "a.img's second part begins as the memory does"
     before = memory.content

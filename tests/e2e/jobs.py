@@ -1,7 +1,6 @@
 """Target programs on the simulated accelerator, and gpusnap run on them as a user would."""
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -14,11 +13,12 @@ from gpusnap.testing import SIM_VARIABLE, create_machine
 from gpusnap.testing.program import count_steps, reference_log
 from gpusnap.types import ProcessId
 from tests.e2e.loaded import Running
+from tests.pids import kill
 
-PATIENCE_S = 30.0
+PATIENCE_S = 45.0
 STEPS = 300
-SLOW_US = 100_000
-"""Steps of a job that is to end, and their duration: half a minute, or a moment in a hurry."""
+SLOW_US = 200_000
+"""Steps of a job that is to end, and their duration: a minute, or a moment in a hurry."""
 
 SMALL = 16 * 4096
 """Bytes of device memory of which a job reads and changes all within 16 steps."""
@@ -125,7 +125,7 @@ class Job:
     def computes(self) -> bool:
         """Whether it makes progress; waits for some."""
         before = self.done
-        return becomes_true(lambda: self.done > before + 1, 10.0)
+        return becomes_true(lambda: self.done > before + 1, PATIENCE_S)
 
     def is_intact(self) -> bool:
         """Whether it computes on with the memory that it had, as long as that is ``SMALL``."""
@@ -151,7 +151,7 @@ class Job:
 
     def kill(self) -> None:
         if self.alive:
-            os.kill(self.pid, signal.SIGKILL)
+            kill(self.pid)
         await_true(lambda: identity(self.pid) is None, "the PID is free")
 
 

@@ -16,6 +16,7 @@ from gpusnap.restore import RestoredTarget, RestoreOptions, plan_restore
 from gpusnap.target import identity
 from tests.e2e.jobs import Site, await_true, start_detached
 from tests.e2e.test_new_pids import end, set_variables
+from tests.pids import kill
 
 PROGRAM = """
 import socket, sys
@@ -82,7 +83,7 @@ def root_pid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     gpusnap.create_checkpoint(pid, "one")
     yield pid
     if identity(pid) is not None:
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
         await_true(lambda: identity(pid) is None, "it is gone")
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 import gpusnap
-from gpusnap import checkpoint
+from gpusnap import dump_session
 from gpusnap.criu import Namespace
 from gpusnap.datapath import Span
 from gpusnap.pids import map_of
 from gpusnap.regions import MINIMUM_HOST, host_spans
+from gpusnap.restore import RestoredTarget
 from gpusnap.target import alive, identity, pid_namespace, pids_in
 from gpusnap.types import Target
 from tests.e2e.jobs import Site, await_true
@@ -72,9 +73,7 @@ def test_threads_keep_their_numbers(made: Namespace) -> None:
     try:
         assert threads(restored.root_pid) == before
     finally:
-        assert restored.init_pid is not None
-        os.kill(restored.init_pid, signal.SIGKILL)
-        await_true(lambda: not any(map(alive, restored.processes)), "it is gone")
+        end(restored)
 
 
 def test_a_child_that_ends_before_the_dump(
@@ -91,8 +90,15 @@ def test_a_child_that_ends_before_the_dump(
         await_true(lambda: identity(child) is None, "the child is gone")
         return spans
 
-    monkeypatch.setattr(checkpoint, "host_spans", choose)
+    monkeypatch.setattr(dump_session, "host_spans", choose)
     snapshot = gpusnap.create_checkpoint(members[ROOT], "one")
     assert child in chosen, "its memory is large"
     assert snapshot.manifest.target.pids == (ROOT,)
     assert len(threads(members[ROOT])) == 1 + THREADS, "it runs on"
+    end(gpusnap.restore_checkpoint("one", new_pids=True))
+
+
+def end(restored: RestoredTarget) -> None:
+    assert restored.init_pid is not None
+    os.kill(restored.init_pid, signal.SIGKILL)
+    await_true(lambda: not any(map(alive, restored.processes)), "it is gone")

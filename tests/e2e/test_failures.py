@@ -64,7 +64,8 @@ def test_the_driver_fails(running: Job, call: str, kind: str, code: int) -> None
     site = running.site
     fail(site.machine, call, kind)
     name = f"{call}-{kind}"
-    ran = site.gpusnap("checkpoint", running.pid, name, "--lock-timeout", "500ms")
+    hasty = ("--lock-timeout", "500ms") if call == "lock" else ()
+    ran = site.gpusnap("checkpoint", running.pid, name, *hasty)
     if code:
         refused(ran, code, "gpusnap: ")
     assert ran.returncode == code

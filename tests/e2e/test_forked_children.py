@@ -1,5 +1,6 @@
 """A program whose forked children inherited its device, as data loaders do."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from gpusnap.target import identity
 from tests.e2e.jobs import Site, await_true, becomes_true, start_detached
+from tests.pids import kill
 
 PROGRAM = """
 import os, sys, time
@@ -68,13 +70,16 @@ class Family:
 
     @property
     def inherited(self) -> list[str]:
-        links = [os.readlink(each) for each in Path(f"/proc/{self.child}/fd").iterdir()]
+        links = []
+        for each in Path(f"/proc/{self.child}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # the child closed it meanwhile
+                links.append(os.readlink(each))
         return [link for link in links if link.startswith(("anon_inode:", "/gpusnap-"))]
 
     def end(self) -> None:
         for pid in (self.pid, self.child):
             if identity(pid) is not None:
-                os.kill(pid, signal.SIGKILL)
+                kill(pid)
             await_true(lambda pid=pid: identity(pid) is None, "the PID is free")
 
 

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import gpusnap
+from gpusnap.compatibility import check_new_pids
 from gpusnap.criu import Namespace
 from gpusnap.errors import GpusnapError
 from gpusnap.events import CriuNotified, Event
@@ -20,11 +21,12 @@ from gpusnap.nested import check_engine, check_namespace
 from gpusnap.plugins import default_plugins
 from gpusnap.recovery import recover
 from gpusnap.repository import Snapshot, resolve
-from gpusnap.restore import RestoredTarget, RestoreOptions, _check_new_pids, plan_restore
+from gpusnap.restore import RestoredTarget, RestoreOptions, plan_restore
 from gpusnap.target import alive, find_target, identity, inside_pid, pid_namespace, pids_in
 from gpusnap.testing import SIM_VARIABLE
 from gpusnap.types import Engine, Finding, ProcessId, Target
 from tests.e2e.jobs import SLOW_US, STEPS, Job, Site, await_true
+from tests.pids import kill
 
 Restore = Callable[[], RestoredTarget]
 
@@ -76,7 +78,7 @@ def restore(saved: Job) -> Iterator[Restore]:
 def end(target: RestoredTarget) -> None:
     for process in target.processes:
         if alive(process):
-            os.kill(process.pid, signal.SIGKILL)
+            kill(process.pid)
     await_true(lambda: not any(map(alive, target.processes)), "it is gone")
 
 
@@ -233,13 +235,13 @@ def codes(findings: Iterable[Finding]) -> set[str]:
 
 def test_what_cannot_be_restored_this_way(saved: Job) -> None:
     snapshot = resolve("one")
-    assert codes(_check_new_pids(snapshot)) == set()
+    assert codes(check_new_pids(snapshot)) == set()
     by_plugin = msgspec.structs.replace(snapshot.manifest, engine=Engine.CRIU_PLUGIN)
-    assert codes(_check_new_pids(Snapshot(snapshot.path, by_plugin))) == {"new-pids-engine"}
+    assert codes(check_new_pids(Snapshot(snapshot.path, by_plugin))) == {"new-pids-engine"}
     root = msgspec.structs.replace(snapshot.manifest.target.root, id=ProcessId(1, 1))
     target = Target(processes=(root,))
     of_init = msgspec.structs.replace(snapshot.manifest, target=target, claimed=())
-    assert codes(_check_new_pids(Snapshot(snapshot.path, of_init))) == {"new-pids-init"}
+    assert codes(check_new_pids(Snapshot(snapshot.path, of_init))) == {"new-pids-init"}
 
 
 def test_a_namespace_of_somebody_else_is_refused() -> None:

@@ -1,7 +1,5 @@
 """Processes that hold one hard thing each, to be looked at and, some of them, to be dumped."""
 
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -9,6 +7,7 @@ from pathlib import Path
 
 from gpusnap.target import find_target, identity, is_zombie
 from gpusnap.types import Target
+from tests.pids import kill
 
 PROGRAM = """
 import ctypes, fcntl, mmap, os, socket, sys, time
@@ -59,12 +58,14 @@ class Program:
 
     def _await(self) -> str:
         ready = self.folder / "ready"
-        deadline = time.monotonic() + 30
-        while not ready.exists():
-            assert self.process.poll() is None, (self.folder / "errors").read_text()
+        deadline = time.monotonic() + 60
+        while True:
+            ended = self.process.poll() is not None  # looked at first: its last word may come now
+            if ready.exists():
+                return ready.read_text()
+            assert not ended, (self.folder / "errors").read_text()
             assert time.monotonic() < deadline, "The program did not start"
             time.sleep(0.005)
-        return ready.read_text()
 
     @property
     def target(self) -> Target:
@@ -81,5 +82,5 @@ class Program:
         there = identity(self.pid) is not None and not is_zombie(self.pid)
         pids = find_target(self.pid).pids if there else ()
         for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+            kill(pid)
         self.process.wait()

@@ -18,7 +18,14 @@ pytestmark = pytest.mark.usefixtures("root")
 
 OLD = "only a CRIU before 4.2 fails on it"
 
-CHILD = "if os.fork() == 0:\n    {}\n    time.sleep(1000)\ntime.sleep(0.2)"
+CHILD = (
+    "reads, writes = os.pipe()\n"
+    "if os.fork() == 0:\n    {}\n    os.write(writes, b'x')\n"
+    "    os.close(reads); os.close(writes)\n    time.sleep(1000)\n"
+    "os.close(writes)\n"
+    "if not os.read(reads, 1): sys.exit(1)\n"
+    "os.close(reads)"
+)
 REFUSED = {
     "io-uring": [("io_uring", "ring = call(425, 8, ctypes.create_string_buffer(240))")],
     "descriptor-kind": [
@@ -303,10 +310,10 @@ def test_an_io_uring_tells_the_library(criu: Criu, start: Start, tmp_path: Path)
 
 def test_a_device_without_a_backend(start: Start, tmp_path: Path) -> None:
     """A device's file by its name alone; a file of that name stands for it."""
-    device = Path("/dev/nvidia-test")
+    device = Path(f"/dev/nvidia-test-{os.getpid()}")
     program = start(
         f"name = {str(device)!r}\nd = os.open(name, os.O_RDWR | os.O_CREAT)\n"
-        "if os.fork() == 0: time.sleep(1000)\nos.unlink(name) if 0 else None\ntime.sleep(0.1)"
+        "if os.fork() == 0: time.sleep(1000)"
     )
     try:
         finding = found(program, None)["device-unclaimed"]

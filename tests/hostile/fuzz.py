@@ -1,8 +1,10 @@
 """Searches for bytes that a reader of snapshots does not bear, with coverage as its guide.
 
 ``python -m tests.hostile.fuzz READER [SECONDS]`` with atheris installed (``pip install atheris``);
-READER is one of ``manifest``, ``index``, ``pack``, ``chunk``, ``images``. It prints what it tries
-and ends with the input where something failed; nothing in CI runs it.
+READER is one of ``manifest``, ``index``, ``pack``, ``chunk``, ``images``, ``amdgpu`` (images of
+CRIU's plugin for AMD GPUs), and of what is no part of a snapshot ``files`` and ``tree`` (lists of
+CRIU's), ``journal``, ``run``, ``ledger``, ``mailbox``, ``answer``, ``figures`` (see ``others.py``).
+It prints what it tries and ends with the input where something failed; nothing in CI runs it.
 """
 
 import sys
@@ -13,7 +15,8 @@ from types import FunctionType, ModuleType
 
 import atheris  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-from tests.hostile import samples, targets
+from tests.amd.dumps import new_dump, old_dump
+from tests.hostile import others, samples, targets
 
 SAVED = samples.saved(incremental=True)
 
@@ -39,12 +42,24 @@ def images(data: bytes) -> None:
     targets.images({"inventory.img": data, "pstree.img": data})
 
 
+DUMPS = [(dump, name) for dump in (old_dump(), new_dump()) for name in dump]
+
+
+def amdgpu(data: bytes) -> None:
+    """One forged image in a sound dump; the first byte says which of all."""
+    if data:
+        dump, name = DUMPS[data[0] % len(DUMPS)]
+        others.amdgpu({**dump, name: data[1:]})
+
+
 READERS: dict[str, tuple[Callable[[bytes], None], tuple[bytes, ...]]] = {
     "manifest": (targets.manifest, (samples.MANIFEST,)),
     "index": (index, (SAVED["index"],)),
     "pack": (pack, (SAVED["000.pack"],)),
     "chunk": (chunk, (b"\1\0\0\1" + SAVED["000.pack"][4096:8192],)),
     "images": (images, tuple(samples.IMAGES.values())),
+    "amdgpu": (amdgpu, tuple(bytes([n]) + dump[name] for n, (dump, name) in enumerate(DUMPS))),
+    **{name: (getattr(others, name), seeds) for name, seeds in others.SEEDS.items()},
 }
 
 

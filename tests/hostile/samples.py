@@ -3,6 +3,7 @@
 import ctypes
 import mmap
 import os
+import random
 import struct
 import tempfile
 from pathlib import Path
@@ -19,7 +20,7 @@ MANIFEST = encode(FULL)
 
 def _content() -> bytes:
     words = b"".join(struct.pack("<f", number / 7) for number in range(4096))
-    return os.urandom(1 << 14) + b"gpusnap " * (1 << 11) + words + bytes(1 << 14)
+    return random.Random(1).randbytes(1 << 14) + b"gpusnap " * (1 << 11) + words + bytes(1 << 14)
 
 
 def saved(incremental: bool = False) -> dict[str, bytes]:

@@ -12,6 +12,7 @@ import msgspec
 
 from gpusnap.checks import check_device_memory
 from gpusnap.cli._messages import snapshot_row
+from gpusnap.compatibility import check_host, check_new_pids
 from gpusnap.criu import inventory_plugins
 from gpusnap.criu.images import tree_pids
 from gpusnap.datapath import Filler, Saved, check_packs
@@ -21,7 +22,6 @@ from gpusnap.errors import GpusnapError
 from gpusnap.native import crc32
 from gpusnap.repository import Snapshot
 from gpusnap.repository.manifest import decode, encode
-from gpusnap.restore import _check_host, _check_new_pids
 from gpusnap.testing.compatibility import compare_devices
 from gpusnap.types import DeviceMap
 from gpusnap_nvidia.match import compatible
@@ -37,8 +37,8 @@ def manifest(data: bytes) -> None:
         assert decode(encode(found), PATH) == found
         msgspec.json.encode(snapshot_row(snapshot))
         assert snapshot.created.tzinfo is not None
-        tuple(_check_host(snapshot))
-        tuple(_check_new_pids(snapshot))
+        tuple(check_host(snapshot))
+        tuple(check_new_pids(snapshot))
         for compare in (compare_devices, compatible):
             if isinstance(answer := compare(found.devices, found.devices), DeviceMap):
                 uses = found.device_regions.uses if found.device_regions is not None else ()

@@ -1,7 +1,5 @@
 """Programs that save themselves, started as a user would start them."""
 
-import os
-import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +7,7 @@ from pathlib import Path
 from gpusnap.target import identity
 from gpusnap.types import ProcessId
 from tests.e2e.jobs import PATIENCE_S, Site, await_true, becomes_true, start_detached
+from tests.pids import kill
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,5 +98,5 @@ class Program:
         """Kill it, also if it is one that was restored."""
         found = identity(self.pid)
         if found is not None:
-            os.kill(self.pid, signal.SIGKILL)
+            kill(self.pid)
         await_true(lambda: identity(self.pid) is None, "the PID is free")

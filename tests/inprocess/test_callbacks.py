@@ -74,23 +74,28 @@ def fail() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "text"),
+    ("function", "deadline", "text"),
     [
-        (fail, "fail, called by before_checkpoint, raised ValueError: no such host"),
-        (wait_for_ever, "wait_for_ever, called by before_checkpoint, did not end within 0.1 s"),
+        (fail, 60, "raised ValueError: no such host"),
+        (wait_for_ever, 0.1, "did not end within 0.1 s"),
     ],
 )
-def test_one_that_raises_or_hangs(function: Any, text: str, answers: list[Answer]) -> None:
+def test_one_that_raises_or_hangs(
+    function: Any, deadline: float, text: str, answers: list[Answer]
+) -> None:
+    threads = threading.active_count()
     called: list[str] = []
     gpusnap.before_checkpoint(lambda: called.append("before"))
-    gpusnap.before_checkpoint(function, deadline=0.1)
+    gpusnap.before_checkpoint(function, deadline=deadline)
     gpusnap.before_checkpoint(lambda: called.append("never"))
     gpusnap.after_checkpoint(lambda: called.append("after"))
     with pytest.raises(CallbackError) as raised:
         gpusnap.checkpoint_self()
-    assert (raised.value.text, raised.value.callback) == (text, function.__name__)
+    name = function.__name__
+    assert raised.value.text == f"{name}, called by before_checkpoint, {text}"
+    assert raised.value.callback == name
     assert called == ["before", "after"]
-    assert threading.active_count() == 1
+    assert threading.active_count() <= threads
     # The next one is not in its way
     callbacks._registered[callbacks.Moment.BEFORE].clear()
     answers.append(Answer(outcome="saved", path="/r/a"))
@@ -153,6 +158,7 @@ def test_a_deadline_gives_its_signal_back() -> None:
 
 def test_a_deadline_ends_nothing_but_its_function() -> None:
     """A signal that comes too late, or too early, must not end the program."""
+    threads = threading.active_count()
     watch = _Watch(60)
     watch.start()
     signal.pthread_kill(threading.get_ident(), watch._number)
@@ -164,7 +170,7 @@ def test_a_deadline_ends_nothing_but_its_function() -> None:
             call_within(1e-6, time.time)
         except DeadlineMissed:
             continue
-    assert threading.active_count() == 1
+    assert threading.active_count() <= threads
 
 
 def test_a_deadline_changes_no_other_signal_mask() -> None:

@@ -201,12 +201,3 @@ def test_overrides_that_nobody_would_read(tmp_path: Path) -> None:
     with pytest.raises(IncompatibleError, match="outside was made from outside") as refused:
         plan_restore(snapshot.path, options=RestoreOptions(overrides={"lr": "1"}))
     assert "checkpoint_self" in str(refused.value.cure)
-
-
-def test_a_run_is_not_told_of_one_with_pids_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The PIDs there may be those of the run's job, which is another process."""
-    monkeypatch.setattr(helper, "in_namespace_of_its_own", lambda _pid: True)
-    with pytest.raises(TargetError, match="cannot tell whether it is its job"):
-        helper._root(tmp_path, os.getpid())

@@ -17,6 +17,7 @@ from gpusnap.cli._main import run
 from gpusnap.errors import GpusnapError, IncompatibleError, NotFoundError, UsageError
 from gpusnap.jobs.branching import Branch, _points, branch
 from gpusnap.jobs.privacy import changes_of, check_private
+from gpusnap.repository import open_snapshot
 from tests.e2e.jobs import Site, await_true
 from tests.e2e.test_new_pids import set_variables
 from tests.inprocess.programs import Program
@@ -135,7 +136,10 @@ def test_command_line(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     assert (site.folder / "work/model").read_text() == "1"
 
 
-def test_interrupted_all_end(site: Site) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_with_gpusnap_all_end(site: Site, number: signal.Signals) -> None:
+    log = site.folder / "log"
+    before = log.read_text().count("hangs")
     arguments = ["branch", "one", "--grid", "code=hang,hang", "--json", "--private"]
     with subprocess.Popen(
         [sys.executable, "-m", "gpusnap", *arguments, str(site.folder / "work")],
@@ -143,19 +147,46 @@ def test_interrupted_all_end(site: Site) -> None:
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        log = site.folder / "log"
-        await_true(lambda: log.exists() and log.read_text().count("hangs") == 2, "both run")
-        process.terminate()
+        try:
+            await_true(lambda: log.read_text().count("hangs") == before + 2, "both run")
+            assert _overlays(site)
+            if number == signal.SIGKILL:
+                _can_be_saved(site)
+        except BaseException:
+            process.kill()
+            raise
+        process.send_signal(number)
         _, said = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM, said
-    assert gpusnap.processes(backend="simulated") == ()
+    assert process.returncode in {128 + number, -number}, said
+    # The kernel ends what a killed gpusnap has left a moment later
+    await_true(lambda: not (gpusnap.processes(backend="simulated") or _overlays(site)), "all end")
+
+
+def _can_be_saved(site: Site) -> None:
+    """A branch is a target like any other, though it ends with gpusnap."""
+    pid = min(process.pid for process in gpusnap.processes(backend="simulated"))
+    saved = gpusnap.create_checkpoint(pid, "of-a-branch")
+    assert saved.manifest.claimed == open_snapshot(site.repository / "one").manifest.claimed
+
+
+def _overlays(site: Site) -> list[Path]:
+    """Processes that see the private folder of a branch."""
+    wanted = f"{site.folder}/work.branch-".encode()
+    return [path for path in Path("/proc").glob("[0-9]*/mountinfo") if wanted in _read(path)]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def test_those_that_cannot_be_restored(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise GpusnapError("CRIU is not in the mood")
 
-    monkeypatch.setattr("gpusnap.jobs.branching.run_restore", refuse)
+    monkeypatch.setattr("gpusnap.jobs.adoption.run_restore", refuse)
     work, reported = site.folder / "work", list[Branch]()
     branched = branch(
         "one", {"code": ("0", "0")}, devices=[0], private=[work], report=reported.append

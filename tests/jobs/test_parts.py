@@ -1,25 +1,33 @@
 """The parts that a supervision is made of, each by itself."""
 
 import os
+import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gpusnap.errors import IntegrityError
+from gpusnap.criu import Leash, Namespace
+from gpusnap.errors import GpusnapError, IntegrityError
+from gpusnap.jobs.adoption import Continuation, adopting
+from gpusnap.jobs.comeback import Comeback
 from gpusnap.jobs.doctor import Doctor
 from gpusnap.jobs.echo import Echo
 from gpusnap.jobs.health import Limits, Seen, faults
 from gpusnap.jobs.leaving import Leaving
+from gpusnap.jobs.opening import Request, name_of
 from gpusnap.jobs.outputs import cut_back, read_lengths
 from gpusnap.jobs.process import Job, end_remains
 from gpusnap.jobs.record import RUN_VARIABLE, Run, RunOptions, read_run, write_run
 from gpusnap.jobs.schedule import Backoff, Schedule
 from gpusnap.jobs.snapshots import KEPT_BY_DEFAULT, retention
 from gpusnap.jobs.work import Work
-from gpusnap.target import alive, identity, read_process
-from gpusnap.types import Device, EccCounts, Health
+from gpusnap.restore import RestoredTarget
+from gpusnap.target import alive, identity, pid_namespace, pids_in, read_process
+from gpusnap.types import Device, DeviceMap, EccCounts, Health, ProcessId
+from tests.criu.test_namespace import run_inside
 from tests.e2e.jobs import await_true
 
 
@@ -259,6 +267,103 @@ def test_what_is_left_of_a_job_is_ended_and_nothing_else(
         killed = end_remains(tmp_path / "mine", [saved])
         assert (killed, alive(saved.id)) == ((process.pid,) if ends else (), not ends)
         process.kill()
+
+
+@pytest.fixture
+def family(root: None) -> Iterator[tuple[Namespace, Leash, ProcessId]]:
+    """A program in a PID namespace of its own, with a child; its first process is ours to reap."""
+    with adopting():
+        leash = Leash()
+        with Namespace([1000], leash) as made:
+            namespace = pid_namespace(made.init.pid) or ""
+            run_inside(made, "sleep 60 & exec sleep 60")
+            await_true(lambda: len(pids_in(namespace)) == 3, "they run")
+            first = identity(pids_in(namespace)[1000])
+            assert first is not None
+            made.let_go()
+            yield made, leash, first
+        leash.close()
+        assert pids_in(namespace) == {}
+
+
+def test_what_has_left_the_tree_does_not_hold_up_the_end(
+    family: tuple[Namespace, Leash, ProcessId],
+) -> None:
+    made, _leash, root = family
+    job = Job(root, made.init)
+    job.end_rest()
+    assert alive(made.init), "its root lives"
+    os.kill(root.pid, signal.SIGKILL)
+    await_true(lambda: not alive(root), "the root is gone")
+    assert not job.ended()
+    job.end_rest()
+    await_true(job.ended, "all is gone")
+    job.close()
+
+
+def test_a_continuation_is_ended_with_its_children(
+    family: tuple[Namespace, Leash, ProcessId],
+) -> None:
+    made, leash, root = family
+    target = RestoredTarget(
+        root_pid=root.pid,
+        processes=(root,),
+        snapshot="",
+        device_map=DeviceMap(),
+        phases=(),
+        init_pid=made.init.pid,
+    )
+    with Continuation(target, leash) as continuation:
+        continuation.end()
+        assert continuation.exit_code == 128 + signal.SIGKILL
+
+
+class Followed:
+    """What a comeback needs of a charge, and whom it follows."""
+
+    def __init__(self) -> None:
+        self.options = RunOptions()
+        self.run = Run(name="job", directory="/", repository="/", boot_id="")
+        self.schedule = Schedule(self.options, 0.0)
+        self.followed: list[tuple[ProcessId, ProcessId | None]] = []
+        self.texts: list[str] = []
+
+    def note(self, **_: object) -> None:
+        pass
+
+    def follow(self, root: ProcessId, init: ProcessId | None) -> None:
+        self.followed.append((root, init))
+
+    def report(self, _happening: object, text: str, **_: object) -> None:
+        self.texts.append(text)
+
+    def trouble(self, _happening: object, text: str, error: GpusnapError) -> None:
+        self.texts.append(f"{text}: {error.text}")
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_a_job_that_ends_as_it_comes_back(nested: bool) -> None:
+    charge = Followed()
+    comeback = Comeback(charge, Doctor(charge.options))  # type: ignore[arg-type]
+    target = RestoredTarget(
+        root_pid=1 << 30,
+        processes=(),
+        snapshot="/job-000001",
+        device_map=DeviceMap(),
+        phases=(),
+        init_pid=os.getpid() if nested else None,
+    )
+    comeback._follow(target)
+    me = identity(os.getpid())
+    assert charge.followed == ([(me, me)] if nested else []), "its init tells the exit code"
+    assert nested or "It ended right after its restore" in charge.texts[0]
+
+
+def test_two_that_begin_in_the_same_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUSNAP_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr("gpusnap.jobs.opening.generated", lambda _: iter(("one", "two")))
+    request = Request(command=("train",))
+    assert [name_of(request), name_of(request)] == ["one", "two"]
 
 
 class Charged:

@@ -108,6 +108,7 @@ def test_a_terminal_takes_over_a_job_that_began_without_one(place: Place) -> Non
     assert gpusnap.stdout is not None
     gpusnap.stdout.readline()
     gpusnap.kill()
+    gpusnap.wait()
     pid, terminal = on_terminal(place, "run", "--name", "job")
     read_until(terminal, b"Run job goes on")
     os.write(terminal, b"\x03")

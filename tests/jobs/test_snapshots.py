@@ -17,6 +17,7 @@ from gpusnap.jobs.snapshots import Taken, checkpoint_options, newest_number, rea
 from gpusnap.plan import CheckpointOptions
 from gpusnap.plugins import Plugins
 from gpusnap.repository import Repository, Snapshot
+from gpusnap.types import ProcessId
 from tests.datapath.memory import Memory
 from tests.datapath.program import PAGE
 from tests.repository import samples
@@ -149,6 +150,9 @@ class Heard:
     def cutting(self, lengths: tuple[Length, ...]) -> None:
         raise AssertionError(lengths)
 
+    def restored(self, root: ProcessId, init: ProcessId | None) -> None:
+        raise AssertionError((root, init))
+
 
 def spoil(pack: Path) -> None:
     data = bytearray(pack.read_bytes())
@@ -180,6 +184,29 @@ def test_damaged_snapshots_are_passed_over(place: Place, monkeypatch: pytest.Mon
     assert first.startswith("job-000004: ")
     assert second.startswith("job-000003: ")
     assert third == "job-000002: a chunk is damaged"
+
+
+def test_known_damage_is_not_inherited_and_costs_no_good_snapshot(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.begin(RunOptions(keep_last=1))
+    place.take()
+    place.take(leave_running=False)
+    assert len(place.names) == 2, "the job is gone, and the last one not yet read again"
+    monkeypatch.setattr(returning, "run_restore", lambda *_, **__: None)
+    monkeypatch.setattr(returning, "_pids_are_taken", lambda *_: False)
+    monkeypatch.setattr(returning, "recover", lambda *_, **__: ())
+    spoil(place.repository.path / "job-000002/regions/000.pack")
+    heard = Heard()
+    bring_back(place.folder, place.plugins, NO_CHOICE, heard)
+    assert len(heard.passed) == 1
+    place.take()
+    assert str(place.asked[-1].parent) == str(place.repository.path / "job-000001")
+    place.take()
+    assert [name for name in sorted(place.names) if name != "job-000002"] == [
+        "job-000001",  # the newest that is known to be intact
+        "job-000004",
+    ]
 
 
 def test_a_repository_that_is_away_does_not_make_the_job_begin_anew(place: Place) -> None:

@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,6 +18,7 @@ from gpusnap.testing.machine import SOUND
 from gpusnap.types import EccCounts
 from tests.e2e.jobs import await_true
 from tests.jobs.running import Followed, Place, is_result
+from tests.pids import next_pid
 
 pytestmark = pytest.mark.usefixtures("real_criu")
 
@@ -87,8 +87,8 @@ def test_a_signal_saves_and_ends_it_and_the_same_command_goes_on(place: Place) -
 def take_pid(pid: int) -> "subprocess.Popen[bytes]":
     """A process that has a PID which is free."""
     while True:
-        Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
-        process = subprocess.Popen(["sleep", "600"])
+        with next_pid(pid):
+            process = subprocess.Popen(["sleep", "600"])
         if process.pid == pid:
             return process
         process.kill()

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpusnap.criu import search_criu
-from tests.e2e.jobs import Job, Site
+from tests.e2e.jobs import Job, Site, await_true
 
 
 @pytest.fixture
@@ -65,7 +65,9 @@ def test_a_checkpoint_and_a_failure_are_told_everywhere(job: Job) -> None:
     assert len({each["operation"] for each in events}) == 3
     assert types.index("Frozen") < types.index("SnapshotPublished") < types.index("Thawed")
     assert sorted(each["time"] for each in events) == [each["time"] for each in events]
-    letters = [json.loads(line) for line in (folder / "letters").read_text().splitlines()]
+    told_of = folder / "letters"
+    await_true(lambda: told_of.exists() and told_of.read_text().count("\n") == 2, "the letters")
+    letters = [json.loads(line) for line in told_of.read_text().splitlines()]
     assert [each["type"] for each in letters] == ["SnapshotPublished", "OperationFailed"]
     assert letters[0]["path"] == row["path"]
 

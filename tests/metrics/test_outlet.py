@@ -115,13 +115,14 @@ def test_a_thread_without_an_operation_works_for_the_one_under_way() -> None:
 
 
 def test_work_that_hangs_is_left_behind(on: None, impatient: None) -> None:
+    threads = threading.active_count()
     release = threading.Event()
     told = Told(hanging(release))
     try:
         for _ in range(2):  # the second is not even tried
             with pytest.raises(DeadlineError, match=r"The file was not written within 0\.05 s"):
                 tell_all(told, *SAVED)
-        assert threading.active_count() < 10
+        assert threading.active_count() <= threads + 1
     finally:
         release.set()
     assert told._work is not None

@@ -1,5 +1,6 @@
-/* Checks what finds pages, makes byte planes and copies memory against plain loops, on buffers of
- * exactly the size needed: under a sanitizer any byte too much ends the program. */
+/* Checks what finds pages, makes byte planes and copies memory, also many pieces of it and from a
+ * file, against plain loops, on buffers of exactly the size needed: under a sanitizer any byte too
+ * much ends the program. */
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,8 +9,10 @@
 #include <unistd.h>
 
 #include "crc32.h"
+#include "extents.h"
 #include "memory.h"
 #include "pages.h"
+#include "pieces.h"
 #include "planes.h"
 
 enum { PAGES = 40, ROUNDS = 300, SYSTEM_PAGES = 130 };
@@ -119,6 +122,95 @@ static void check_copies(size_t length, size_t missing)
     munmap(there, size + page);
 }
 
+/* A mapping of pages, every third of them zero, and one behind it that cannot be used. */
+static uint8_t *striped(size_t page, size_t pages)
+{
+    size_t size = pages * page;
+    uint8_t *there = mmap(NULL, size + page, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert(there != MAP_FAILED && mprotect(there + size, page, PROT_NONE) == 0);
+    for (size_t i = 0; i < size; i++)
+        there[i] = i / page % 3 == 1 ? 0 : (uint8_t)(rand() >> 7 | 1);
+    return there;
+}
+
+/* Of pieces of one page, two and none; the last reaches where nothing can be read. */
+static void check_pieces(size_t page)
+{
+    enum { ALL = 4, LENGTH = 6 };
+    uint8_t *there = striped(page, LENGTH);
+    uint64_t begin = (uint64_t)(uintptr_t)there;
+    struct gpusnap_piece pieces[ALL] = {
+        {.address = begin + 2 * page, .length = 2 * page, .pid = getpid()},
+        {.address = begin, .length = 0, .pid = getpid()},
+        {.address = begin, .length = 2 * page, .pid = getpid()},
+        {.address = begin + 5 * page, .length = 2 * page, .pid = getpid()},
+    };
+    size_t room = LENGTH * page;
+    uint8_t *data = block(room);
+    size_t count = gpusnap_read_pieces(GPUSNAP_CRC32_PORTABLE, pieces, ALL, page, data, room);
+    expect(count == 3, "read_pieces", count);
+    expect(memcmp(data, there + 2 * page, 2 * page) == 0, "the first piece", page);
+    expect(memcmp(data + 2 * page, there, 2 * page) == 0, "the third piece", page);
+    expect(pieces[0].whole == 1 && pieces[2].whole == 0, "whole", page);
+    uint32_t crc = gpusnap_crc32(GPUSNAP_CRC32_PORTABLE, 0, data, 2 * page);
+    expect(pieces[0].crc == crc && pieces[1].crc == 0, "CRC-32 of a piece", page);
+    expect(gpusnap_read_pieces(GPUSNAP_CRC32_PORTABLE, NULL, 0, page, NULL, 0) == 0, "none", 0);
+    free(data);
+    munmap(there, (LENGTH + 1) * page);
+}
+
+static int file_of(const uint8_t *data, size_t length)
+{
+    char name[] = "/tmp/gpusnap-driver-XXXXXX";
+    int file = mkstemp(name);
+    assert(file >= 0 && unlink(name) == 0 && write(file, data, length) == (ssize_t)length);
+    return file;
+}
+
+static size_t put(int file, const struct gpusnap_extent *extents, size_t count, size_t page,
+                  size_t room)
+{
+    uint8_t *buffer = block(room);
+    size_t done = gpusnap_put_extents(GPUSNAP_CRC32_PORTABLE, file, extents, count, page, buffer,
+                                      room);
+    free(buffer);
+    return done;
+}
+
+/* As long as takes several looks for zeros, put into empty memory of which the end is missing. */
+static void check_extents(size_t page)
+{
+    enum { LENGTH = 600 };
+    size_t size = LENGTH * page;
+    uint8_t *data = striped(page, LENGTH), *there = striped(page, LENGTH);
+    memset(there, 0, size);
+    int file = file_of(data, size);
+    uint64_t begin = (uint64_t)(uintptr_t)there;
+    uint32_t crc = gpusnap_crc32(GPUSNAP_CRC32_PORTABLE, 0, data, size);
+    uint32_t first = gpusnap_crc32(GPUSNAP_CRC32_PORTABLE, 0, data, page);
+    const struct gpusnap_extent good = {0, size, begin, getpid(), crc};
+    const struct gpusnap_extent only_checked[] = {{0, size, 0, 0, crc}, {0, page, 0, 0, first}};
+    expect(put(file, only_checked, 2, page, size) == 2, "only checked", size);
+    const struct gpusnap_extent wrong[] = {
+        {0, size, begin, getpid(), crc ^ 1},                   /* another sum */
+        {1, size, begin, getpid(), crc},                       /* beyond the file */
+        {UINT64_MAX - 1, page, begin, getpid(), first},        /* nowhere */
+        {0, page, UINT64_MAX - 1, getpid(), first},            /* nobody's address */
+        {0, page, begin + size, getpid(), first},              /* memory that takes nothing */
+        {0, page, begin, -1, first},                           /* nobody */
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        expect(put(file, &wrong[i], 1, page, size) == 0, "a wrong extent", i);
+    for (size_t i = 0; i < size; i++)
+        expect(there[i] == 0, "untouched memory", i);
+    expect(put(file, (struct gpusnap_extent[]){good, wrong[0]}, 2, page, size) == 1, "put", size);
+    expect(memcmp(there, data, size) == 0, "what was put", size);
+    close(file);
+    munmap(data, size + page);
+    munmap(there, size + page);
+}
+
 int main(void)
 {
     srand(1);
@@ -137,6 +229,8 @@ int main(void)
     check_copies(100 * page + 3, 0);
     check_copies(100 * page + 3, page);
     check_copies(2 * page, 2 * page);
+    check_pieces(page);
+    check_extents(page);
     puts("memory");
     return 0;
 }

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from tests.native.mapping import PAGE, Mapping
 Runs = list[tuple[int, int]]
 
 ME = os.getpid()
+PAGEMAP = Path("/proc/self/pagemap")
 PAGES = 1300  # more than one request of the kernel answers when every other one is held
 
 
@@ -71,9 +73,26 @@ def test_pages_of_nothing() -> None:
         native.nonzero_pages(b"1", 0)
 
 
+def gives_ranges() -> bool:
+    """Whether the kernel is one of 6.7 or later."""
+    with PAGEMAP.open("rb") as file:
+        try:
+            return list(pagemap._scan(file.fileno(), 0, PAGE, pagemap._PFNZERO)) == []
+        except OSError:
+            return False
+
+
+def tells_guards(mapping: Mapping, page: int) -> bool:
+    """Whether the kernel is one of 6.15 or later."""
+    with PAGEMAP.open("rb") as file:
+        return pagemap.is_guard(file.fileno(), mapping.at(page))
+
+
 @pytest.fixture(params=["ranges", "no-guard", "words", "words-in-python"], autouse=True)
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A kernel of today, one before 6.15, and one before 6.7, without the extension too."""
+    if request.param in {"ranges", "no-guard"} and not gives_ranges():
+        pytest.skip("This kernel gives no ranges of pages")
     refused = {"no-guard": pagemap._PFNZERO | pagemap._GUARD}.get(request.param)
     real = fcntl.ioctl
 
@@ -147,7 +166,8 @@ def test_the_page_of_zeroes_is_left_out_where_the_kernel_tells(
 def test_guard_regions_are_left_out_where_the_kernel_tells(mapping: Mapping, kernel: str) -> None:
     mapping.write(0, b"1" * (10 * PAGE))
     mapping.guard(3, 5)
-    assert populated(mapping) == ([(0, 10)] if kernel == "no-guard" else [(0, 3), (5, 5)])
+    told = kernel != "no-guard" and tells_guards(mapping, 3)
+    assert populated(mapping) == ([(0, 3), (5, 5)] if told else [(0, 10)])
 
 
 def test_a_process_that_has_ended() -> None:

@@ -3,7 +3,7 @@
 import os
 import random
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -60,6 +60,27 @@ def test_what_is_refused_goes_another_way(mapping: Mapping) -> None:
     found = read_parts(wanted, buffer)
     assert buffer == before[: 10 * PAGE] + before[13 * PAGE : 30 * PAGE]
     assert [each.runs for each in found] == [[(0, part.length)] for part in wanted]
+
+
+def test_very_much_that_is_refused_is_handed_to_c_once(
+    mapping: Mapping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In very many small parts of memory without access each further call would cost the more."""
+    asked = []
+
+    def in_c(parts: Sequence[Part], _view: memoryview) -> list[Copied]:
+        asked.append(len(parts))
+        return []
+
+    monkeypatch.setattr(pieces, "_in_c", in_c)
+    before = mapping.read(0, PAGES * PAGE)
+    mapping.protect(0, PAGES, 0)
+    buffer = bytearray(PAGES // 2 * PAGE)
+    read_parts(parts(mapping, *((page, page + 1) for page in range(0, PAGES, 2))), buffer)
+    mapping.protect(0, PAGES, 1)
+    pages = (before[page * PAGE : (page + 1) * PAGE] for page in range(0, PAGES, 2))
+    assert buffer == b"".join(pages)
+    assert asked == [PAGES // 2]
 
 
 def test_memory_that_is_not_there(mapping: Mapping) -> None:

@@ -1,7 +1,10 @@
 """Pages that a fork left in common are found, exactly those."""
 
 import os
+import signal
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -80,6 +83,18 @@ def test_huge_pages(forks: Forks) -> None:
     assert list(shared_runs(forks.pid, place, 8 << 20)) == []
     forks.do("fork()")
     assert sum(length for _, length in shared_runs(forks.pid, place, 8 << 20)) == 8 << 20
+
+
+def test_it_ends_while_it_is_looked_at(forks: Forks, start: int) -> None:
+    forks.do("[m.write(page * PAGE, b'x') for page in (0, 2000)]")
+    forks.do("fork()")
+    found = shared_runs(forks.pid, start, PAGES * PAGE)
+    assert next(found) == (start, PAGE)
+    os.kill(forks.pid, signal.SIGKILL)
+    while Path(f"/proc/{forks.pid}/maps").read_bytes():
+        time.sleep(0.001)
+    with pytest.raises(MemoryFault, match="has ended"):
+        next(found)
 
 
 def test_no_such_process() -> None:

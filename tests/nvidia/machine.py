@@ -14,7 +14,7 @@ from gpusnap_nvidia.program import reference_log
 
 SOURCES = Path(__file__).parent / "simcuda"
 VICTIMS = Path(__file__).with_name("victims.py")
-PATIENCE_S = 30.0
+PATIENCE_S = 45.0
 
 _STRICT = ["-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wstrict-prototypes"]
 _COMPILE = ["gcc", "-std=gnu11", "-O1", "-g", *_STRICT, "-D_GNU_SOURCE"]
@@ -175,7 +175,7 @@ class Victim:
     def computes(self) -> bool:
         """Whether it makes progress."""
         before = self.lines
-        return becomes_true(lambda: self.lines > before + 1, 5.0)
+        return becomes_true(lambda: self.lines > before + 1, PATIENCE_S)
 
     def stands_still(self) -> bool:
         """Whether it makes no progress for a while in which it otherwise would."""

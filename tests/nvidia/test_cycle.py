@@ -1,7 +1,5 @@
 """Lock, checkpoint, criu dump, kill, criu restore, restore, unlock: with the real CRIU."""
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from gpusnap.target import identity
 from gpusnap.types import DeviceMap, DeviceState
 from gpusnap_nvidia import NvidiaBackend
 from tests.nvidia.machine import Program, SimulatedMachine, await_true, ignore
+from tests.pids import kill
 
 LOCK_US = 5_000_000
 CRIU_US = 60_000_000
@@ -49,13 +48,20 @@ class Criu:
         return self._session.restore(request, lambda _stage, _pid: True)
 
 
-def start_program(backend: NvidiaBackend, machine: SimulatedMachine, steps: int = 400) -> Program:
+def start_locked(backend: NvidiaBackend, machine: SimulatedMachine) -> Program:
     backend.gpusnap_probe()  # starts the worker, which may take longer than a program runs
-    return machine.start_program(steps)
+    machine.set(kernel_ms=50)  # slow until it is locked
+    program = machine.start_program(200)
+    lock(backend, program.pid)
+    machine.clear("kernel_ms")
+    return program
+
+
+def lock(backend: NvidiaBackend, pid: int) -> None:
+    assert backend.gpusnap_lock((pid,), LOCK_US) == {pid: DeviceState.LOCKED}
 
 
 def checkpoint(backend: NvidiaBackend, pid: int) -> None:
-    assert backend.gpusnap_lock((pid,), LOCK_US) == {pid: DeviceState.LOCKED}
     image = backend.gpusnap_checkpoint((pid,), ignore)
     assert sum(region.length for region in image.regions) >= 1 << 20
 
@@ -66,7 +72,7 @@ def resume(backend: NvidiaBackend, pid: int) -> None:
 
 
 def test_whole_cycle(backend: NvidiaBackend, machine: SimulatedMachine, criu: Criu) -> None:
-    program = start_program(backend, machine)
+    program = start_locked(backend, machine)
     pid = program.pid
     checkpoint(backend, pid)
     criu.dump(pid)
@@ -74,7 +80,7 @@ def test_whole_cycle(backend: NvidiaBackend, machine: SimulatedMachine, criu: Cr
     assert not machine.device_files()
     assert backend.gpusnap_state((pid,)) == {}
     lines = program.lines
-    assert lines < 400
+    assert lines < program.steps
 
     assert criu.restore() == pid
     try:
@@ -94,12 +100,13 @@ def test_a_process_on_the_device_cannot_be_dumped(
     with pytest.raises(CriuError):
         criu.dump(program.pid)
     assert program.computes()
+    lock(backend, program.pid)
     checkpoint(backend, program.pid)
     criu.dump(program.pid)
 
 
 def test_running_on_after_a_checkpoint(backend: NvidiaBackend, machine: SimulatedMachine) -> None:
-    program = start_program(backend, machine)
+    program = start_locked(backend, machine)
     checkpoint(backend, program.pid)
     assert program.stands_still()
     resume(backend, program.pid)
@@ -108,5 +115,5 @@ def test_running_on_after_a_checkpoint(backend: NvidiaBackend, machine: Simulate
 
 def kill_restored(pid: int) -> None:
     if identity(pid) is not None:
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
     await_true(lambda: identity(pid) is None, "the restored process is gone")

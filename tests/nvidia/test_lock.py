@@ -1,4 +1,4 @@
-import time
+import threading
 
 import pytest
 
@@ -31,11 +31,9 @@ def test_unlock_of_a_running_process_is_nothing(
 def test_work_that_outlasts_the_timeout(backend: NvidiaBackend, machine: SimulatedMachine) -> None:
     program = machine.start_program()
     machine.set(kernel_ms=2000)
-    time.sleep(0.1)
-    begin = time.monotonic()
+    await_true(program.stands_still, "a long kernel is under way")
     with pytest.raises(DeadlineError, match="still had device work under way") as caught:
         backend.gpusnap_lock((program.pid,), 200_000)
-    assert time.monotonic() - begin < 1.5
     assert "(CUDA_ERROR_NOT_READY, 600)" in caught.value.text
     assert f"Process {program.pid} is running in the driver" in caught.value.details
     machine.clear("kernel_ms")
@@ -45,7 +43,8 @@ def test_work_that_outlasts_the_timeout(backend: NvidiaBackend, machine: Simulat
 def test_work_that_ends_in_time(backend: NvidiaBackend, machine: SimulatedMachine) -> None:
     program = machine.start_program()
     machine.set(kernel_ms=300)
-    time.sleep(0.1)
+    lines = program.lines
+    program.process.await_true(lambda: program.lines > lines + 1, "a long kernel")
     assert backend.gpusnap_lock((program.pid,), LOCK_US) == {program.pid: DeviceState.LOCKED}
 
 
@@ -116,9 +115,12 @@ def test_a_lock_that_comes_too_late_is_taken_back(
     hasty: NvidiaBackend, machine: SimulatedMachine
 ) -> None:
     program = machine.start_program()
-    machine.set(lock_ms=3000)
+    machine.set(lock_hang=1)
+    late = threading.Timer(3, machine.clear, ("lock_hang",))
+    late.start()
     with pytest.raises(DeadlineError, match="came too late and was taken back"):
         hasty.gpusnap_lock((program.pid,), 100_000)
+    late.join()
     assert program.computes()
     assert hasty.gpusnap_state((program.pid,)) == {program.pid: DeviceState.RUNNING}
 

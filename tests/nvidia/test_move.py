@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,7 +12,7 @@ from gpusnap.errors import DeadlineError, DeviceError
 from gpusnap.target import read_maps
 from gpusnap.types import DeviceMap, DeviceState, DeviceUse
 from gpusnap_nvidia import NvidiaBackend
-from tests.nvidia.machine import Program, SimulatedMachine, await_true, becomes_true, ignore
+from tests.nvidia.machine import Program, SimulatedMachine, await_true, ignore
 
 LOCK_US = 3_000_000
 UUID = "GPU-01112233-4455-6677-8899-aabbccddee0{}"
@@ -19,8 +20,10 @@ UUID = "GPU-01112233-4455-6677-8899-aabbccddee0{}"
 
 def start_locked(backend: NvidiaBackend, machine: SimulatedMachine, name: str = "job") -> Program:
     backend.gpusnap_probe()  # starts the worker, which may take longer than a program runs
-    program = machine.start_program(400, name=name)
+    machine.set(kernel_ms=50)  # slow until it is locked
+    program = machine.start_program(200, name=name)
     backend.gpusnap_lock((program.pid,), LOCK_US)
+    machine.clear("kernel_ms")
     return program
 
 
@@ -223,7 +226,7 @@ def test_checkpoint_that_never_returns(hasty: NvidiaBackend, machine: SimulatedM
     assert f"Process {program.pid} is locked in the driver" in caught.value.details
     assert hasty.worker.pid not in {None, first_worker}
     machine.clear("checkpoint_hang")
-    assert becomes_true(lambda: checkpointed(hasty, program), 5.0)
+    await_true(lambda: checkpointed(hasty, program), "it is checkpointed")
     come_back(hasty, program)
 
 
@@ -241,6 +244,16 @@ def checkpointed(backend: NvidiaBackend, program: Program) -> bool:
     return backend.gpusnap_state((program.pid,)) == {program.pid: DeviceState.CHECKPOINTED}
 
 
+def kill_when_under_way(machine: SimulatedMachine, kill: Callable[[], None]) -> threading.Thread:
+    def wait_and_kill() -> None:
+        await_true(lambda: bool(machine.calls_under_way()), "the call is under way")
+        kill()
+
+    killer = threading.Thread(target=wait_and_kill)
+    killer.start()
+    return killer
+
+
 @pytest.mark.parametrize("transit_states", [0, 1])
 def test_worker_killed_during_a_checkpoint(
     backend: NvidiaBackend, machine: SimulatedMachine, transit_states: int
@@ -249,8 +262,7 @@ def test_worker_killed_during_a_checkpoint(
     machine.set(checkpoint_ms=600, transit_states=transit_states)
     worker = backend.worker.pid
     assert worker is not None
-    killer = threading.Timer(0.3, os.kill, (worker, signal.SIGKILL))
-    killer.start()
+    killer = kill_when_under_way(machine, lambda: os.kill(worker, signal.SIGKILL))
     with pytest.raises(DeviceError, match=r"worker ended \(signal 9\)") as caught:
         backend.gpusnap_checkpoint((program.pid,), ignore)
     killer.join()
@@ -264,8 +276,7 @@ def test_process_killed_during_a_checkpoint(
 ) -> None:
     program = start_locked(backend, machine)
     machine.set(checkpoint_ms=1000)
-    killer = threading.Timer(0.3, program.process.kill)
-    killer.start()
+    killer = kill_when_under_way(machine, program.process.kill)
     with pytest.raises(DeviceError, match=f"could not reach process {program.pid}") as caught:
         backend.gpusnap_checkpoint((program.pid,), ignore)
     killer.join()

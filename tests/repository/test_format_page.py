@@ -125,7 +125,9 @@ def sleeping() -> Iterator[int]:
     with subprocess.Popen(
         command, start_new_session=True, stdin=closed, stdout=closed, stderr=closed
     ) as process:
-        time.sleep(0.1)  # until it is sleep that runs, not its loader
+        stat = Path(f"/proc/{process.pid}/stat")
+        while stat.read_text().split()[1:3] != ["(sleep)", "S"]:  # first its loader runs
+            time.sleep(0.01)
         yield process.pid
         process.kill()
 

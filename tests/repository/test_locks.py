@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -5,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpusnap.errors import GpusnapError
-from gpusnap.repository.locks import hold_folder, reading_lock
+from gpusnap.repository import locks
+from gpusnap.repository.locks import hold_folder, reading_lock, removing_lock
 
 
 def test_held_once(tmp_path: Path) -> None:
@@ -43,6 +45,39 @@ def test_what_was_removed_is_not_held(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(FileNotFoundError), reading_lock(path):
         pass
     assert os.listdir("/proc/self/fd") == before
+
+
+def failing(*_arguments: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_disk_that_fails_leaves_nothing_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(locks, "_same_file", failing)
+        with pytest.raises(OSError, match="Input/output error"):
+            hold_folder(tmp_path / "a", "lock")
+    os.close(hold_folder(tmp_path / "a", "lock"))
+
+
+def test_what_the_disk_says_at_the_end_is_no_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").touch()
+    close = os.close
+
+    def close_badly(descriptor: int) -> None:
+        close(descriptor)
+        failing()
+
+    with monkeypatch.context() as patch:
+        for hold in (reading_lock, removing_lock):
+            with hold(tmp_path / "a"):
+                patch.setattr(os, "close", close_badly)
+            patch.undo()
+    with removing_lock(tmp_path / "a"):
+        pass
 
 
 @pytest.mark.timeout(20)

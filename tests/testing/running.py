@@ -1,7 +1,6 @@
 """Programs that compute on a simulated machine, started for a test."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from gpusnap.testing import Machine
 from gpusnap.testing.program import count_steps
+from tests.pids import kill
 
 PATIENCE_SECONDS = 60.0
 
@@ -86,7 +86,7 @@ class Program:
 
     def kill(self) -> None:
         if self.lives():
-            os.kill(self.pid, signal.SIGKILL)
+            kill(self.pid)
         await_true(lambda: not self.lives(), "the end")
         self.process.wait()
 

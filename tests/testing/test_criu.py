@@ -70,7 +70,7 @@ def test_dump_without_device_checkpoint_fails(
     assert not images.dump(program.pid)
     assert "Can't dump file" in images.said("dump")
     program.compute()
-    backend.lock(program.pids, SECOND)
+    backend.lock(program.pids, 10 * SECOND)
     assert not images.dump(program.pid)
     backend.unlock(program.pids)
     program.compute()
@@ -105,7 +105,7 @@ def test_checkpointed_program_is_dumped_and_runs_on(
 ) -> None:
     program = start(150)
     program.compute()
-    backend.lock(program.pids, SECOND)
+    backend.lock(program.pids, 10 * SECOND)
     backend.checkpoint(program.pids)
     assert images.dump(program.pid, "--leave-running"), images.said("dump")
     assert program.stands_still()
@@ -121,7 +121,7 @@ def test_killed_and_restored_program_has_the_same_result(
     for number in range(2):
         program.compute()
         images = Images(criu, tmp_path / f"images-{number}")
-        backend.lock(program.pids, SECOND)
+        backend.lock(program.pids, 10 * SECOND)
         backend.checkpoint(program.pids)
         assert images.dump(program.pid), images.said("dump")
         await_true(program.gone, "the end")
@@ -139,10 +139,11 @@ def test_a_restore_leaves_other_programs_their_memory(
     images: Images, backend: Backend, start: StartProgram
 ) -> None:
     others = [start(150), start(150)]
-    program = start(150)
-    for each in (*others, program):
+    for each in others:
         each.compute()
-    backend.lock(program.pids, SECOND)
+    program = start(150)
+    program.compute()
+    backend.lock(program.pids, 10 * SECOND)
     backend.checkpoint(program.pids)
     assert images.dump(program.pid), images.said("dump")
     await_true(program.gone, "the end")

@@ -1,0 +1,129 @@
+"""CRIU's session of a checkpoint: which memory is hidden from it, what its images must hold."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from gpusnap.criu import GUARD_NAME, Range, Session, find_criu, guarded, inventory_plugins
+from gpusnap.datapath import Span
+from gpusnap.errors import CriuError, refuse
+from gpusnap.events import CriuNotified, Event, Phase
+from gpusnap.journal import Journal
+from gpusnap.nested import entrance, outside_map
+from gpusnap.phases import Phases
+from gpusnap.plan import Prepared
+from gpusnap.regions import RegionsMovedError, device_spans, host_spans
+from gpusnap.repository import Draft
+from gpusnap.repository.storage import storage
+from gpusnap.target import find_target
+from gpusnap.thp import huge_pages
+from gpusnap.types import CriuOptions, DeviceImage
+
+Standing: TypeAlias = Callable[[Sequence[Span]], None]
+"""Called with the hidden memory once the images are complete and no process runs.
+
+What it raises has CRIU let the processes go on, even where they were to end.
+"""
+
+
+class DumpSession:
+    """Has CRIU dump a target, with the large memory hidden from it if that can be done.
+
+    Attributes:
+        criu: The CRIU that does it.
+    """
+
+    def __init__(
+        self, prepared: Prepared, draft: Draft, phases: Phases, emit: Callable[[Event], None]
+    ) -> None:
+        self.criu = prepared.criu or find_criu()
+        self._prepared = prepared
+        self._root = prepared.target.root.pid
+        self._criu_options = prepared.criu_options()
+        self._draft = draft
+        self._phases = phases
+        self._emit = emit
+        self._dumping = contextlib.ExitStack()
+
+    def run(self, image: DeviceImage | None, journal: Journal, standing: Standing) -> None:
+        """Dump the target; it runs on, or is gone, as its options say.
+
+        Args:
+            image: What the devices left in host memory.
+            journal: Gets CRIU's process.
+            standing: Takes the hidden memory.
+
+        Raises:
+            GpusnapError: CRIU failed, its images lack something, or ``standing`` raised.
+        """
+        if not self._prepared.guarded:
+            self._dump((), journal, standing)
+            return
+        device = device_spans(image)
+        # The tree is read again: it may have forked since preflight.
+        tree = find_target(self._root)
+        try:
+            self._dump((*device, *host_spans(tree, device)), journal, standing)
+        except RegionsMovedError:
+            # The program maps and unmaps a lot; the device's memory it never touches.
+            self._draft.start_over()
+            self._dump(device, journal, standing)
+
+    def _dump(self, spans: Sequence[Span], journal: Journal, standing: Standing) -> None:
+        hidden, options = self._hide(spans)
+        request = self._prepared.request(self._draft.images, self._draft.work, options)
+        with (
+            entrance(self._root) as way_in,
+            Session(self.criu, journal.criu_started, way_in) as session,
+            self._dumping,
+        ):
+            self._dumping.enter_context(self._phases.step(Phase.DUMP))
+            if self._prepared.driven is None:
+                self._phases.freeze(self._prepared.target.pids)
+            with self._huge_pages():
+                session.dump(request, partial(self._notified, hidden=hidden, standing=standing))
+        journal.update(criu=None)
+
+    def _hide(self, spans: Sequence[Span]) -> tuple[Sequence[Span], CriuOptions]:
+        """What is hidden of memory that is to be, and CRIU's options with which it is."""
+        inside = outside_map(self._root).inverse
+        # A process that has ended since has no PID there any more, and no memory
+        spans = [span for span in spans if inside.get(span.pid)]
+        if not spans:
+            return (), self._criu_options
+        ranges = [Range(inside.translate(span.pid), span.start, span.length) for span in spans]
+        with storage("write to", self._draft.work):
+            return spans, guarded(self._criu_options, self._draft.work, ranges)
+
+    def _huge_pages(self) -> contextlib.AbstractContextManager[None]:
+        """On request, while CRIU's plugin has the driver fill host memory."""
+        prepared = self._prepared
+        by_plugin = prepared.backend is not None and prepared.driven is None
+        return huge_pages(self._emit, wanted=prepared.options.thp and by_plugin)
+
+    def _notified(
+        self, script: str, _pid: int | None, *, hidden: Sequence[Span], standing: Standing
+    ) -> bool:
+        self._emit(CriuNotified(script=script))
+        if script == "post-dump":
+            self._dumping.close()
+            self._check_images(guarded=bool(hidden))
+            standing(hidden)
+        return True
+
+    def _check_images(self, *, guarded: bool) -> None:
+        present = inventory_plugins(self._draft.images)
+        wanted = self._criu_options.inventory_plugin
+        if wanted is not None and wanted not in present:
+            msg = f"CRIU's plugin {wanted} took no part in the dump, which lacks the device memory"
+            raise CriuError(msg, cure="See CRIU's log")
+        if guarded and GUARD_NAME not in present:
+            raise CriuError("The guard plugin took no part in the dump", cure="Use --no-regions")
+        for pattern in self._criu_options.expected_images:
+            if not any(self._draft.images.glob(pattern)):
+                msg = f"The dump has no image {pattern}"
+                raise CriuError(msg, cure="See CRIU's log")
+        backend = self._prepared.backend
+        if backend is not None:
+            refuse(backend.verify_images(str(self._draft.images)), CriuError)

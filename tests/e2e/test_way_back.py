@@ -1,0 +1,240 @@
+"""What is interrupted twice, or at the very end; a target, or memory of it, gone too soon."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import gpusnap
+from gpusnap import dump_session
+from gpusnap.datapath import Span
+from gpusnap.errors import TargetError
+from gpusnap.events import (
+    CriuNotified,
+    Event,
+    Phase,
+    PhaseStarted,
+    SnapshotPublished,
+    SnapshotRestored,
+)
+from gpusnap.hookspecs import hookimpl
+from gpusnap.journal import entries, state_directory
+from gpusnap.plugins import default_plugins
+from gpusnap.recovery import recover
+from gpusnap.regions import MINIMUM_HOST, host_spans
+from gpusnap.target import alive, identity
+from gpusnap.types import Target
+from tests.e2e.jobs import Job, Site, await_true, start_detached
+from tests.e2e.test_new_pids import set_variables
+from tests.pids import next_pid
+
+PROGRAM = f"""
+import mmap, pathlib, signal, sys
+memory = mmap.mmap(-1, {2 * MINIMUM_HOST}, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.write(b"x" * len(memory))
+dropped = pathlib.Path(sys.argv[1])
+
+def drop(*_):
+    memory.close()
+    dropped.touch()
+
+signal.signal(signal.SIGUSR1, drop)
+dropped.with_suffix(".ready").touch()
+while True:
+    signal.pause()
+"""
+
+Do = Callable[[Event], None]
+
+
+class Listener:
+    """Does something at every event."""
+
+    def __init__(self, do: Do) -> None:
+        self._do = do
+
+    @hookimpl
+    def gpusnap_event(self, event: Event) -> None:
+        self._do(event)
+
+
+@pytest.fixture
+def at_events() -> Iterator[Callable[[Do], None]]:
+    listeners: list[Listener] = []
+
+    def listen(do: Do) -> None:
+        listeners.append(Listener(do))
+        default_plugins().register(listeners[-1], f"listener-{len(listeners)}")
+
+    yield listen
+    for listener in listeners:
+        default_plugins().unregister(listener)
+
+
+@pytest.fixture
+def dropped(tmp_path: Path) -> Path:
+    return tmp_path / "dropped"
+
+
+@pytest.fixture
+def pid(tmp_path: Path, dropped: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A program that has one large mapping, and gives it back at a signal."""
+    site = Site.make(tmp_path / "site")
+    set_variables(monkeypatch, site)
+    command = [sys.executable, "-S", "-c", PROGRAM, str(dropped)]
+    start_detached(command, tmp_path / "pid", site.environment)
+    pid = int((tmp_path / "pid").read_text())
+    await_true(dropped.with_suffix(".ready").exists, "its memory is there")
+    yield pid
+    if lives(pid):
+        os.kill(pid, signal.SIGKILL)
+        await_true(lambda: identity(pid) is None, "it is gone")
+
+
+def lives(pid: int) -> bool:
+    found = identity(pid)
+    return found is not None and alive(found)
+
+
+def interrupt_twice(first: Event) -> Do:
+    """A user who presses Ctrl-C, and once more since that takes so long."""
+
+    def press(event: Event) -> None:
+        if event in (first, PhaseStarted(phase=Phase.ROLLBACK, total=0)):
+            raise KeyboardInterrupt
+
+    return press
+
+
+def spoil_journal(last: type[Event]) -> Do:
+    """The state folder cannot be used any more once all is done."""
+
+    def spoil(event: Event) -> None:
+        if isinstance(event, last):
+            state_directory().rename(state_directory().with_name("moved"))
+            state_directory().touch()
+
+    return spoil
+
+
+def test_a_checkpoint_interrupted_twice_can_be_recovered_at_once(
+    job: Job, monkeypatch: pytest.MonkeyPatch, at_events: Callable[[Do], None]
+) -> None:
+    set_variables(monkeypatch, job.site)
+    at_events(interrupt_twice(PhaseStarted(phase=Phase.DUMP, total=0)))
+    with pytest.raises(KeyboardInterrupt):
+        gpusnap.create_checkpoint(job.pid, "one")
+    (recovered,) = recover()
+    assert not recovered.failed, recovered.outcome
+    assert job.computes()
+
+
+def test_a_restore_interrupted_twice_can_be_recovered_at_once(
+    pid: int, at_events: Callable[[Do], None]
+) -> None:
+    gpusnap.create_checkpoint(pid, "one", leave_running=False)
+    at_events(interrupt_twice(PhaseStarted(phase=Phase.CRIU_RESTORE, total=0)))
+    with pytest.raises(KeyboardInterrupt):
+        gpusnap.restore_checkpoint("one")
+    (recovered,) = recover()
+    assert not recovered.failed, recovered.outcome
+    assert not lives(pid)
+
+
+def test_an_interrupt_while_memory_is_put_back(pid: int, at_events: Callable[[Do], None]) -> None:
+    gpusnap.create_checkpoint(pid, "one", leave_running=False)
+
+    def press(event: Event) -> None:
+        if event == CriuNotified(script="post-restore"):
+            assert lives(pid), "it was made"
+            raise KeyboardInterrupt
+
+    at_events(press)
+    with pytest.raises(KeyboardInterrupt):
+        gpusnap.restore_checkpoint("one")
+    assert not lives(pid)
+    assert entries() == ()
+
+
+def test_a_journal_that_cannot_be_removed_is_no_failure(
+    pid: int, at_events: Callable[[Do], None]
+) -> None:
+    at_events(spoil_journal(SnapshotPublished))
+    snapshot = gpusnap.create_checkpoint(pid, "one")
+    assert isinstance(snapshot, gpusnap.Snapshot)
+    os.kill(pid, signal.SIGKILL)
+    await_true(lambda: identity(pid) is None, "it is gone")
+    state_directory().unlink()
+    at_events(spoil_journal(SnapshotRestored))
+    assert gpusnap.restore_checkpoint("one").root_pid == pid
+    assert lives(pid)
+
+
+@pytest.mark.parametrize("leave_running", [True, False])
+def test_memory_that_is_gone_when_it_is_to_be_saved(
+    pid: int, dropped: Path, monkeypatch: pytest.MonkeyPatch, leave_running: bool
+) -> None:
+    chosen: list[Span] = []
+
+    def choose(target: Target, taken: Sequence[Span]) -> tuple[Span, ...]:
+        spans = host_spans(target, taken)
+        chosen.extend(spans)
+        os.kill(pid, signal.SIGUSR1)
+        await_true(dropped.exists, "it gave its memory back")
+        return spans
+
+    monkeypatch.setattr(dump_session, "host_spans", choose)
+    gpusnap.create_checkpoint(pid, "one", leave_running=leave_running)
+    assert [span.length for span in chosen] == [2 * MINIMUM_HOST]
+    if leave_running:
+        os.kill(pid, signal.SIGKILL)
+        await_true(lambda: identity(pid) is None, "it is gone")
+    assert gpusnap.restore_checkpoint("one").root_pid == pid
+
+
+def take_pid(pid: int) -> "subprocess.Popen[bytes]":
+    """A stranger that has a PID."""
+    for _ in range(50):
+        with next_pid(pid):
+            made = subprocess.Popen(
+                ["sleep", "600"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        if made.pid == pid:
+            return made
+        made.kill()
+        made.wait()
+    raise AssertionError(f"others were faster to take PID {pid}")
+
+
+@pytest.fixture
+def strangers() -> Iterator[list["subprocess.Popen[bytes]"]]:
+    strangers: list[subprocess.Popen[bytes]] = []
+    yield strangers
+    for stranger in strangers:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_a_stranger_that_got_the_pid_is_not_saved(
+    pid: int, at_events: Callable[[Do], None], strangers: list["subprocess.Popen[bytes]"]
+) -> None:
+    def replace(event: Event) -> None:
+        if event == PhaseStarted(phase=Phase.DUMP, total=0) and not strangers:
+            os.kill(pid, signal.SIGKILL)
+            await_true(lambda: identity(pid) is None, "it is gone")
+            strangers.append(take_pid(pid))
+
+    at_events(replace)
+    with pytest.raises(TargetError, match=f"Process {pid} ended, and another one has its PID"):
+        gpusnap.create_checkpoint(pid, "one", leave_running=False)
+    (stranger,) = strangers
+    assert stranger.poll() is None, "it runs on"
+    assert entries() == ()
