@@ -2,7 +2,8 @@
 
 One journal a target, in the machine's state folder: it names the processes, the step and the
 gpusnap that owns it. The owner holds a lock on it that the kernel drops with its life, so an
-unlocked journal is one whose owner died, or one of a suspended target.
+unlocked journal is one whose owner died, or one of a suspended target. A PID names a process in one
+PID namespace only, so a gpusnap sees the journals of its own: others may share the folder.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ import msgspec
 
 from gpusnap.errors import BusyError, GpusnapError, PrivilegeError
 from gpusnap.events import Phase
-from gpusnap.target import alive, identity
+from gpusnap.target import alive, identity, pid_namespace
 from gpusnap.types import DeviceMap, DeviceUse, ProcessId
 
 
@@ -125,6 +126,16 @@ def locked_directory() -> Iterator[Path]:
         raise GpusnapError(msg, cure="Set GPUSNAP_STATE_DIR to a writable folder") from None
 
 
+def file_name(pid: int) -> str:
+    """What the journal of a target is called, after its first process."""
+    return f"{pid_namespace(os.getpid())}-{pid}.json"
+
+
+def _journals(folder: Path) -> list[Path]:
+    """Those of this PID namespace."""
+    return sorted(folder.glob(f"{pid_namespace(os.getpid())}-*.json"))
+
+
 def _try_lock(path: Path) -> int | None:
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
@@ -165,9 +176,9 @@ class Journal:
             BusyError: Another operation holds a process of it, or one was interrupted.
         """
         with locked_directory() as folder:
-            for path in folder.glob("*.json"):
+            for path in _journals(folder):
                 _refuse_overlap(path, entry)
-            path = folder / f"{entry.processes[0].pid}.json"
+            path = folder / file_name(entry.processes[0].pid)
             lock = _try_lock(path.with_suffix(".lock"))
             if lock is None:
                 msg = f"Another gpusnap holds process {entry.processes[0].pid}"
@@ -186,7 +197,7 @@ class Journal:
     def take_over(cls, entry: Entry) -> Self | None:
         """Hold the journal of a dead owner or of a suspended target; None if it is in use."""
         with locked_directory() as folder:
-            path = folder / f"{entry.processes[0].pid}.json"
+            path = folder / file_name(entry.processes[0].pid)
             if _read(path) != entry:
                 return None
             lock = _try_lock(path.with_suffix(".lock"))
@@ -232,7 +243,7 @@ class Journal:
 
 def _refuse_overlap(path: Path, wanted: Entry) -> None:
     entry = _read(path)
-    if entry is None and path.stem in map(str, wanted.pids):
+    if entry is None and path.name in map(file_name, wanted.pids):
         msg = f"The journal {path} of an earlier operation cannot be read"
         raise BusyError(msg, cure="Run gpusnap recover, which says more")
     if entry is None or not entry.pids & wanted.pids:
@@ -259,7 +270,7 @@ def unreadable() -> tuple[Path, ...]:
     if not _exists():
         return ()
     with locked_directory() as folder:
-        return tuple(path for path in sorted(folder.glob("*.json")) if _read(path) is None)
+        return tuple(path for path in _journals(folder) if _read(path) is None)
 
 
 def _exists() -> bool:
@@ -276,7 +287,7 @@ def entries() -> tuple[tuple[Entry, bool], ...]:
         return ()
     found = []
     with locked_directory() as folder:
-        for path in sorted(folder.glob("*.json")):
+        for path in _journals(folder):
             entry = _read(path)
             if entry is None:
                 continue

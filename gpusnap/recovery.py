@@ -82,10 +82,11 @@ def _stays_suspended(entry: Entry) -> bool:
 
 
 def _damaged(path: Path) -> Recovered:
-    pids = (int(path.stem),) if path.stem.isdigit() else ()
+    pid = path.stem.rpartition("-")[2]
+    pids = (int(pid),) if pid.isdigit() else ()
     outcome = (
-        f"its journal {path} cannot be read; if process {path.stem} stands still, gpusnap resume "
-        f"{path.stem} may help; then remove the file"
+        f"its journal {path} cannot be read; if process {pid} stands still, gpusnap resume {pid} "
+        "may help; then remove the file"
     )
     return Recovered(task=None, pids=pids, outcome=outcome, failed=True)
 

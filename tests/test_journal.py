@@ -7,7 +7,7 @@ import pytest
 
 from gpusnap.errors import BusyError, GpusnapError
 from gpusnap.events import Phase
-from gpusnap.journal import Entry, Journal, Task, entries, unreadable
+from gpusnap.journal import Entry, Journal, Task, entries, file_name, unreadable
 from gpusnap.recovery import recover
 from gpusnap.target import identity, myself
 from gpusnap.types import ProcessId
@@ -111,10 +111,20 @@ def test_the_death_of_the_owner_frees_it(state: Path) -> None:
     assert not held
 
 
+@pytest.mark.usefixtures("root", "state")
+def test_another_pid_namespace_has_journals_of_its_own() -> None:
+    Journal.begin(entry()).leave()
+    script = "from gpusnap.journal import entries; print(len(entries()))"
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
+    for within, seen in (([], "1\n"), (unshare, "0\n")):
+        command = [*within, sys.executable, "-c", script]
+        assert subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout == seen
+
+
 @pytest.mark.parametrize("text", ["{", "", '{"processes":[]}'])
 def test_a_damaged_journal_is_told(state: Path, text: str) -> None:
     Journal.begin(entry()).leave()
-    path = state / f"{os.getpid()}.json"
+    path = state / file_name(os.getpid())
     path.write_text(text)
     assert entries() == ()
     assert unreadable() == (path,)
@@ -128,7 +138,7 @@ def test_a_damaged_journal_is_told(state: Path, text: str) -> None:
 
 def test_a_journal_of_a_newer_gpusnap_is_read(state: Path) -> None:
     Journal.begin(entry()).leave()
-    path = state / f"{os.getpid()}.json"
+    path = state / file_name(os.getpid())
     path.write_text(path.read_text().replace("{", '{"news":1,', 1))
     assert len(entries()) == 1
 
@@ -152,9 +162,9 @@ def test_paths_that_are_no_text() -> None:
     journal.finish()
 
 
-@pytest.mark.parametrize("name", ["lock", "PID.lock"])
+@pytest.mark.parametrize("name", ["lock", Path(file_name(os.getpid())).with_suffix(".lock")])
 def test_a_folder_where_a_lock_should_be(state: Path, name: str) -> None:
-    (state / name.replace("PID", str(os.getpid()))).mkdir(parents=True)
+    (state / name).mkdir(parents=True)
     with pytest.raises(GpusnapError, match="cannot be used"):
         Journal.begin(entry())
 

@@ -29,7 +29,7 @@ from gpusnap.errors import BusyError, DeviceError, GpusnapError
 from gpusnap.jobs.outputs import Length
 from gpusnap.jobs.record import Run, RunOptions, read_file, write_run
 from gpusnap.jobs.snapshots import Ledger, Taken, newest_number
-from gpusnap.journal import Entry, Journal, Task, entries, unreadable
+from gpusnap.journal import Entry, Journal, Task, entries, file_name, unreadable
 from gpusnap.mailbox import (
     MAGIC,
     Answer,
@@ -84,7 +84,7 @@ def variable(name: str, value: Path) -> Iterator[None]:
 
 def journal(data: bytes) -> None:
     """Look at a journal, and begin an operation on a process that it may be of."""
-    with folder_of({"7.json": data}) as folder, variable("GPUSNAP_STATE_DIR", folder):
+    with folder_of({file_name(7): data}) as folder, variable("GPUSNAP_STATE_DIR", folder):
         assert len(entries()) + len(unreadable()) == 1
         wanted = Entry(
             task=Task.CHECKPOINT, owner=myself(), processes=(myself(),), claimed=(), backend=None
