@@ -51,7 +51,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         uses: For a suspended target, the device memory it will need again.
         device_map: For a resume, onto which devices.
         path: Folder of the draft or of the snapshot.
-        unpacked: For a restore, the folder that images are unpacked into, which goes with it.
+        work: For a restore, the folder of its logs and of images for CRIU, which goes with it.
     """
 
     task: Task
@@ -69,7 +69,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     uses: tuple[DeviceUse, ...] = ()
     device_map: DeviceMap = DeviceMap()
     path: str | None = None
-    unpacked: str | None = None
+    work: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what names nobody."""

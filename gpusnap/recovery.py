@@ -1,7 +1,6 @@
 """Cleans up after a gpusnap that was killed: what its journals name is put right."""
 
 import contextlib
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from gpusnap.errors import BusyError, DeadlineError, GpusnapError
 from gpusnap.journal import Entry, Journal, Task, entries, unreadable
 from gpusnap.plugins import Plugins, default_plugins
 from gpusnap.release import kill_restored, release_devices
-from gpusnap.repository import Repository
+from gpusnap.repository import Repository, give_up_folder
 from gpusnap.target import alive
 from gpusnap.thp import put_back
 from gpusnap.types import DeviceState
@@ -153,8 +152,9 @@ def _remove_draft(entry: Entry) -> None:
 
 
 def _recover_restore(entry: Entry, plugins: Plugins) -> str:
-    if entry.unpacked is not None:
-        shutil.rmtree(entry.unpacked, ignore_errors=True)
+    if entry.work is not None and entry.path is not None:
+        snapshot = Path(entry.path)
+        give_up_folder(snapshot.parent, snapshot.name, Path(entry.work))
     if _is_whole(entry, plugins):
         return "the restore was complete; the target runs on"
     killed = kill_restored(entry)

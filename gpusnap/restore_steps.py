@@ -153,7 +153,7 @@ def _entry(prepared: PreparedRestore, namespace: Namespace | None) -> Entry:
         backend=prepared.backend.name if prepared.backend else None,
         executables=(*sorted(programs), *map(os.path.realpath, (criu.path, criu.command[0]))),
         path=str(prepared.snapshot.path),
-        unpacked=str(prepared.request.images) if prepared.unpacker else None,
+        work=str(prepared.request.work),
     )
 
 

@@ -13,6 +13,7 @@ from gpusnap.hookspecs import hookimpl
 from gpusnap.journal import Entry, Journal, Task
 from gpusnap.plugins import Backend, Plugins
 from gpusnap.recovery import recover
+from gpusnap.repository import Repository
 from gpusnap.target import myself
 from gpusnap.testing.backend import SimulatedBackend
 from gpusnap.types import BulkImage, ProcessId, Severity
@@ -82,9 +83,12 @@ def test_too_little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "TMPDIR" in str(finding.cure)
 
 
-def test_what_a_killed_restore_unpacked_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("made", [True, False])
+def test_what_a_killed_restore_left_is_removed_but_for_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: bool
 ) -> None:
+    if made:
+        Repository.create(tmp_path / "repository")
     monkeypatch.setenv("GPUSNAP_STATE_DIR", str(tmp_path / "state"))
     work = tmp_path / "gpusnap-restore-1"
     (work / "images").mkdir(parents=True)
@@ -97,9 +101,12 @@ def test_what_a_killed_restore_unpacked_is_removed(
         processes=(nobody,),
         claimed=(),
         backend=None,
-        unpacked=str(work / "images"),
+        path=str(tmp_path / "repository" / "one"),
+        work=str(work),
     )
     Journal.begin(entry).leave()
     (told,) = recover(plugins=Plugins())
     assert told.outcome == "nothing was left"
-    assert [path.name for path in work.iterdir()] == ["restore.log"]
+    kept = tmp_path / "repository/logs/one-restore.log" if made else work / "restore.log"
+    assert kept.read_text() == "why"
+    assert list(tmp_path.glob("gpusnap-restore-*/*")) == ([] if made else [kept])

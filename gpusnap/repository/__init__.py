@@ -5,7 +5,7 @@ from gpusnap.repository.contents import Damaged
 from gpusnap.repository.digest import FileDigest
 from gpusnap.repository.draft import Draft
 from gpusnap.repository.layout import FORMAT_VERSION
-from gpusnap.repository.logs import restore_folder
+from gpusnap.repository.logs import give_up_folder, restore_folder
 from gpusnap.repository.manifest import (
     Host,
     Manifest,
@@ -51,6 +51,7 @@ __all__ = [
     "check_tags",
     "default_repository",
     "encodable",
+    "give_up_folder",
     "locate",
     "new_id",
     "newest_parent",

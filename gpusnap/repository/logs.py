@@ -42,14 +42,25 @@ def restore_folder(repository: Path, name: str) -> Iterator[Path]:
     """
     with storage("make a folder in", Path(gettempdir())):
         work = Path(mkdtemp(prefix="gpusnap-restore-"))
-    kept: Path | None = None
     try:
         yield work
     except BaseException as error:
-        kept = keep_failure_log(repository, name, work)
+        kept = give_up_folder(repository, name, work)
         if kept is not None and isinstance(error, GpusnapError):
             error.details += (f"CRIU's log: {kept}",)
         raise
-    finally:
-        if kept is None or kept.parent != work:
-            shutil.rmtree(work, ignore_errors=True)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def give_up_folder(repository: Path, name: str, work: Path) -> Path | None:
+    """Remove the folder of a restore that failed, but for logs that cannot be moved.
+
+    Returns:
+        Where the log written last is now; None if there is no log.
+    """
+    kept = keep_failure_log(repository, name, work)
+    left = work.iterdir() if kept is not None and kept.parent == work else (work,)
+    for path in left:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+    return kept

@@ -78,6 +78,10 @@ class SimulatedMachine:
     def _control(self, name: str) -> Path:
         return self.folder / "simcuda" / "control" / name.replace("_", "-")
 
+    def has(self, name: str) -> bool:
+        """Whether a number stands, set by a test or by the driver itself."""
+        return self._control(name).exists()
+
     def device_files(self, device: int = 0) -> list[Path]:
         """The allocations on a device."""
         return sorted((self.folder / "simcuda" / f"gpu{device}").glob("*-*"))

@@ -244,9 +244,11 @@ def checkpointed(backend: NvidiaBackend, program: Program) -> bool:
     return backend.gpusnap_state((program.pid,)) == {program.pid: DeviceState.CHECKPOINTED}
 
 
-def kill_when_under_way(machine: SimulatedMachine, kill: Callable[[], None]) -> threading.Thread:
+def kill_when_begun(machine: SimulatedMachine, kill: Callable[[], None]) -> threading.Thread:
+    """Kill someone in the middle of a checkpoint."""
+
     def wait_and_kill() -> None:
-        await_true(lambda: bool(machine.calls_under_way()), "the call is under way")
+        await_true(lambda: machine.has("checkpoint_begun"), "the checkpoint begins")
         kill()
 
     killer = threading.Thread(target=wait_and_kill)
@@ -262,7 +264,7 @@ def test_worker_killed_during_a_checkpoint(
     machine.set(checkpoint_ms=600, transit_states=transit_states)
     worker = backend.worker.pid
     assert worker is not None
-    killer = kill_when_under_way(machine, lambda: os.kill(worker, signal.SIGKILL))
+    killer = kill_when_begun(machine, lambda: os.kill(worker, signal.SIGKILL))
     with pytest.raises(DeviceError, match=r"worker ended \(signal 9\)") as caught:
         backend.gpusnap_checkpoint((program.pid,), ignore)
     killer.join()
@@ -276,7 +278,7 @@ def test_process_killed_during_a_checkpoint(
 ) -> None:
     program = start_locked(backend, machine)
     machine.set(checkpoint_ms=1000)
-    killer = kill_when_under_way(machine, program.process.kill)
+    killer = kill_when_begun(machine, program.process.kill)
     with pytest.raises(DeviceError, match=f"could not reach process {program.pid}") as caught:
         backend.gpusnap_checkpoint((program.pid,), ignore)
     killer.join()

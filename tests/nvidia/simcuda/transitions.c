@@ -94,6 +94,7 @@ static int checkpoint(void) {
     if (unsupported) return NOT_SUPPORTED;
     if (control("checkpoint-error", 0)) return (int)control("checkpoint-error", 0);
     if (control("mig", 0)) return OUT_OF_MEMORY;
+    set_control("checkpoint-begun", 1);
     take_time("checkpoint-ms", "checkpoint-hang", CHECKPOINTING);
     int code = memory_move_out();
     if (code != SUCCESS) return code;
