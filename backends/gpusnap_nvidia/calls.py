@@ -26,8 +26,8 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
         answer_us: For calls that move nothing. The first one also loads the driver, which
             takes seconds where persistence mode is off.
         move_us: For calls that move device memory, beside the time the bytes take.
-        bytes_per_second: Rate below which a move counts as stuck: half of the slowest rate
-            measured, the first copy into cold pageable memory.
+        bytes_per_second: Rate below which a move counts as stuck: far below what the driver
+            reaches even into memory that the machine has never used.
     """
 
     answer_us: int = 60_000_000

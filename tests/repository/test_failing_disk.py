@@ -1,4 +1,4 @@
-"""Whatever single call a disk refuses: a sentence, nothing listed that is not whole, nothing held."""
+"""Whatever call a disk refuses: a sentence, nothing listed that is not whole, nothing held."""
 
 import errno
 import itertools
@@ -47,9 +47,10 @@ CALLS = (
 
 
 class Disk:
-    """Counts the calls that are made of it, and refuses one."""
+    """Counts the calls that are about files in a folder, and refuses one."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._folder = str(folder)
         self._lock = threading.Lock()
         self._left: int | None = None
         for name in CALLS:
@@ -57,7 +58,7 @@ class Disk:
 
     def _failing(self, call: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
         def made(*arguments: Any, **more: Any) -> Any:
-            due = self._due()
+            due = self._is_here(arguments[0], **more) and self._due()
             if after or not due:
                 result = call(*arguments, **more)
             if due:
@@ -65,6 +66,13 @@ class Disk:
             return result
 
         return made
+
+    def _is_here(self, file: int | str | Path, dir_fd: int | None = None, **_more: Any) -> bool:
+        if self._left is None:
+            return False
+        number = file if isinstance(file, int) else dir_fd
+        where = str(file) if number is None else os.readlink(f"/proc/self/fd/{number}")
+        return where.startswith(self._folder)
 
     def _due(self) -> bool:
         with self._lock:
@@ -127,7 +135,7 @@ def test_every_call(
     base = Repository.create(tmp_path / "base")
     take_memory(base, "p", memory)
     take(base, "q")
-    disk, refusals = Disk(monkeypatch), 0
+    disk, refusals = Disk(tmp_path / "repo", monkeypatch), 0
     for step in itertools.count(1):
         path = shutil.copytree(base.path, tmp_path / "repo")
         (path / ".draft-old").mkdir()
