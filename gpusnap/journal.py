@@ -155,9 +155,15 @@ def _read(path: Path) -> Entry | None:
 
 def _encode(entry: Entry) -> bytes:
     """As JSON, which cannot hold the bytes that are no text in a path: those are escaped."""
-    path = entry.path and entry.path.encode(errors="backslashreplace").decode()
-    programs = tuple(each.encode(errors="backslashreplace").decode() for each in entry.executables)
-    return msgspec.json.encode(msgspec.structs.replace(entry, path=path, executables=programs))
+    path, work = (each and _escaped(each) for each in (entry.path, entry.work))
+    programs = tuple(map(_escaped, entry.executables))
+    return msgspec.json.encode(
+        msgspec.structs.replace(entry, path=path, work=work, executables=programs)
+    )
+
+
+def _escaped(path: str) -> str:
+    return path.encode(errors="backslashreplace").decode()
 
 
 class Journal:

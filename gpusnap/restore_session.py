@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable
 
 from gpusnap.criu import Namespace, Session
-from gpusnap.errors import TargetError
+from gpusnap.errors import CriuError, TargetError
 from gpusnap.events import CriuNotified, Event, Phase
 from gpusnap.inprocess.answers import restored
 from gpusnap.journal import Journal
@@ -43,6 +43,7 @@ class RestoreSession:
         self._journal = journal
         self._emit = emit
         self._standing: tuple[ProcessId, ...] = ()
+        self._filled = prepared.filler is None
         self._restoring = contextlib.ExitStack()
 
     @property
@@ -54,7 +55,7 @@ class RestoreSession:
         """Make the processes; once this returns they run, but for their devices.
 
         Raises:
-            CriuError: CRIU failed.
+            CriuError: CRIU failed, or left out a stage.
             DeadlineError: CRIU took too long.
             TargetError: A process was killed meanwhile.
             IntegrityError: The memory that was saved past CRIU is damaged.
@@ -68,12 +69,14 @@ class RestoreSession:
             folders = socket_folders(snapshot.images)
             with links, folders, huge_pages(self._emit, wanted=self._prepared.options.thp):
                 session.restore(self._prepared.request, self._notified, self._watch)
+        self._require_filled()
         self._journal.update(criu=None)
 
     def _notified(self, script: str, _pid: int | None) -> bool:
         if script == "post-restore":
             self._note_processes()
         if script == "pre-resume":
+            self._require_filled()
             self._standing = ()
         if script == "post-resume" and self._namespace is None:
             self._journal.update(resumed=True)
@@ -112,6 +115,13 @@ class RestoreSession:
         with self._phases.step(Phase.FILL, filler.raw_bytes) as progress:
             verify = self._prepared.options.verify_memory
             filler.fill(progress, verify=verify, pids=self.pids.translate)
+        self._filled = True
+
+    def _require_filled(self) -> None:
+        """A CRIU that left out the stage of the filling would let the tree run on empty memory."""
+        if not self._filled:
+            msg = "CRIU was about to let the processes run without their memory"
+            raise CriuError(msg, cure="Use another CRIU; see gpusnap setup-criu")
 
     def _answer_program(self) -> None:
         """Tell a program that had itself saved that it was restored, before any task runs."""

@@ -110,7 +110,10 @@ class _Connection:
     def _receive(self) -> None:
         with self._socket, self._socket.makefile("rb") as lines, contextlib.suppress(OSError):
             for line in lines:
-                response = msgspec.json.decode(line, type=_Response)
+                try:
+                    response = msgspec.json.decode(line, type=_Response)
+                except msgspec.DecodeError:  # cut off by its end
+                    break
                 with self._lock:
                     future = self._owed.pop(response.id, None)
                 if future is not None:

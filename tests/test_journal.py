@@ -156,9 +156,9 @@ def test_what_cannot_be_begun_holds_nothing(state: Path, monkeypatch: pytest.Mon
 
 def test_paths_that_are_no_text() -> None:
     journal = Journal.begin(entry())
-    journal.update(path="/d\udce9x", executables=("/d\udce9x/p",))
+    journal.update(path="/d\udce9x", work="/t\udce9", executables=("/d\udce9x/p",))
     ((found, _),) = entries()
-    assert found.path == "/d\\udce9x"
+    assert (found.path, found.work) == ("/d\\udce9x", "/t\\udce9")
     journal.finish()
 
 

@@ -1,5 +1,6 @@
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -50,6 +51,10 @@ class Calls:
 
     def end(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def break_off(self) -> None:
+        os.write(int(sys.argv[2]), b'{"id":')
+        self.end()
 
     def session(self) -> int:
         return os.getsid(0)
@@ -119,6 +124,11 @@ def test_death_is_told_and_the_next_call_starts_another(worker: Worker) -> None:
     with pytest.raises(WorkerDied, match="signal 9"):
         worker.call("end", deadline_us=20 * SECOND)
     assert worker.call("pid", deadline_us=20 * SECOND) != first
+
+
+def test_death_in_the_middle_of_an_answer(worker: Worker) -> None:
+    with pytest.raises(WorkerDied, match="signal 9"):
+        worker.call("break_off", deadline_us=20 * SECOND)
 
 
 def test_an_entry_that_does_not_exist() -> None:

@@ -63,7 +63,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
         intact: Whether all of it was, when it was last read again; None where nobody has.
     """
 
-    name: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]*-[0-9]{6,}\Z")]
+    name: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]*-[0-9]{6,18}\Z")]
     lengths: tuple[Length, ...] = ()
     complete: bool = False
     intact: bool | None = None

@@ -12,7 +12,7 @@ import pytest
 import gpusnap
 from gpusnap import dump_session
 from gpusnap.datapath import Span
-from gpusnap.errors import TargetError
+from gpusnap.errors import CriuError, TargetError
 from gpusnap.events import (
     CriuNotified,
     Event,
@@ -26,6 +26,7 @@ from gpusnap.journal import entries, state_directory
 from gpusnap.plugins import default_plugins
 from gpusnap.recovery import recover
 from gpusnap.regions import MINIMUM_HOST, host_spans
+from gpusnap.restore_session import RestoreSession
 from gpusnap.target import alive, identity
 from gpusnap.types import Target
 from tests.e2e.jobs import Job, Site, await_true, start_detached
@@ -194,6 +195,20 @@ def test_memory_that_is_gone_when_it_is_to_be_saved(
         os.kill(pid, signal.SIGKILL)
         await_true(lambda: identity(pid) is None, "it is gone")
     assert gpusnap.restore_checkpoint("one").root_pid == pid
+
+
+def test_a_criu_that_leaves_out_the_filling(pid: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpusnap.create_checkpoint(pid, "one", leave_running=False)
+    notified = RestoreSession._notified
+
+    def leave_out(session: RestoreSession, script: str, pid: int | None) -> bool:
+        return script == "post-restore" or notified(session, script, pid)
+
+    monkeypatch.setattr(RestoreSession, "_notified", leave_out)
+    with pytest.raises(CriuError, match="run without their memory"):
+        gpusnap.restore_checkpoint("one")
+    assert not lives(pid)
+    assert entries() == ()
 
 
 def take_pid(pid: int) -> "subprocess.Popen[bytes]":

