@@ -13,10 +13,17 @@
 #include <time.h>
 #include <unistd.h>
 
+static _Thread_local const char *kept;
+
 static const char *folder(void) {
+    if (kept) return kept;
     const char *named = getenv("SIMCUDA_DIR");
     return named ? named : "/nonexistent";
 }
+
+char *copy_folder(void) { return strdup(folder()); }
+
+void keep_folder(const char *copy) { kept = copy; }
 
 void in_folder(char *path, const char *format, ...) {
     int length = snprintf(path, PATH_LENGTH, "%s/", folder());

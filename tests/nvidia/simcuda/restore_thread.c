@@ -41,16 +41,17 @@ static void take_mail(const int *shown) {
 
 void answer_states(int state) { take_mail(&state); }
 
-static void *serve(void *nothing) {
+static void *serve(void *folder) {
+    keep_folder(folder);
     prctl(PR_SET_NAME, RESTORE_THREAD_NAME);
     for (;;) {
         take_mail(NULL);
         sleep_ms(5);
     }
-    return nothing;
+    return NULL;
 }
 
 int restore_thread_start(void) {
     pthread_t thread;
-    return pthread_create(&thread, NULL, serve, NULL) ? OPERATING_SYSTEM : SUCCESS;
+    return pthread_create(&thread, NULL, serve, copy_folder()) ? OPERATING_SYSTEM : SUCCESS;
 }

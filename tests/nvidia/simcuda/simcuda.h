@@ -72,6 +72,9 @@ struct reply {
 long control(const char *name, long otherwise);
 void set_control(const char *name, long value);
 void in_folder(char *path, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* A thread that lives on must not read the environment, which the program may change meanwhile. */
+char *copy_folder(void);
+void keep_folder(const char *copy);
 unsigned long long start_of(pid_t pid);
 int alive(pid_t pid, unsigned long long start);
 void sleep_ms(long ms);
