@@ -20,7 +20,7 @@ demo: criu ## Checkpoint a program, kill it, bring it back
 	$(BIN)/gpusnap demo
 
 test: criu lint torch ## All checks: lint, types, tests
-	$(BIN)/python .ci/reap $(BIN)/python -m pytest -n $(AT_ONCE) --dist loadfile
+	$(BIN)/python .ci/reap $(BIN)/python -m pytest -n $(AT_ONCE) --dist loadfile --max-worker-restart 0
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .

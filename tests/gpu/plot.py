@@ -58,6 +58,7 @@ def steps(way: str, times: Times) -> dict[str, float]:
 
 
 def draw(measured: dict[str, object], output: Path) -> None:
+    plt.rcParams["svg.fonttype"] = "none"  # letters as letters, not as curves
     figure, axes = plt.subplots(1, 2, figsize=(11, 3.6), sharey=True, layout="constrained")
     rounds = measured["counter"]
     assert isinstance(rounds, list)
@@ -69,7 +70,8 @@ def draw(measured: dict[str, object], output: Path) -> None:
             left = 0.0
             for step in STEPS:
                 width = statistics.median(each.get(step, 0.0) for each in split)
-                axis.barh(row, width, left=left, height=0.55, color=COLOURS[step])
+                if width > 0:
+                    axis.barh(row, width, left=left, height=0.55, color=COLOURS[step])
                 left += width
             seconds = [each["total_us"] / 1e6 for each in times]
             axis.plot(seconds, [row] * len(seconds), "k.", markersize=5)
