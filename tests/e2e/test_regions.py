@@ -407,9 +407,9 @@ def test_threads_go_on_on_their_stacks(site: Site) -> None:
     assert site.gpusnap("checkpoint", pid, "one", "--kill").returncode == 0
     spans = [each.length for each in Filler(site.repository / "one" / "regions").spans]
     assert sum(spans) >= 8 * (31 << 20), "the stacks go past CRIU"
-    Path(f"{out}.go").touch()
     restored = site.gpusnap("restore", "one")
     assert restored.returncode == 0, restored.stderr
+    Path(f"{out}.go").touch()  # not before: it might end before gpusnap has seen it run
     await_true(out.exists, "the threads end", 60)
     await_true(lambda: identity(pid) is None, "the program ends")
     assert out.read_text() == threads_result()
