@@ -18,6 +18,7 @@ from gpusnap.abstract_sockets import (
 )
 from gpusnap.criu import AbstractName, abstract_names, images_pb2, rename_sockets, unsealed
 from gpusnap.criu.images import COMMON_MAGIC, FILES_MAGIC
+from tests.descriptors import descriptors, none_left_open
 from tests.test_sockets import ESTABLISHED, entry, write
 
 STREAM, DATAGRAM, PACKETS = socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET
@@ -109,12 +110,11 @@ def test_more_names_than_are_reserved(tmp_path: Path, bound: list[socket.socket]
     names = [OWN + b"/%d" % number for number in range(200)]
     write(tmp_path, *map(entry, names))
     bound.append(bind(names[-1]))
-    before = len(os.listdir("/proc/self/fd"))
-    with Reservations() as reservations:
+    before = len(descriptors())
+    with none_left_open(), Reservations() as reservations:
         (new,) = choose_names(tmp_path, reservations).values()
-        assert len(os.listdir("/proc/self/fd")) < before + 100
+        assert len(descriptors()) < before + 100
     assert new.name == names[-1] + b"-2"
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @given(st.binary(max_size=107), st.integers(2, 10**9))

@@ -168,7 +168,8 @@ def test_a_tree_older_than_the_time_namespace() -> None:
         assert child is not None
         # The clock's zero lies between the two starts.
         middle = (root.start_ticks + child.start_ticks) // 2
-        offset = f"{-(middle // 100) - 1} {(100 - middle % 100) * 10_000_000 % 1_000_000_000}"
+        seconds, ticks = divmod(-middle, 100)
+        offset = f"{seconds} {ticks * 10_000_000}"
         code = "from gpusnap.target import find_target; print(*find_target(int(sys.argv[1])).pids)"
         found = run_in(offset, f"import sys; {code}", process.pid)
         os.killpg(process.pid, 9)

@@ -21,6 +21,7 @@ from gpusnap.target import is_zombie
 from gpusnap.types import CriuOptions
 from tests.criu.conftest import SECONDS, agree, dump_request
 from tests.criu.counters import Counter
+from tests.descriptors import none_left_open
 
 pytestmark = pytest.mark.usefixtures("root")
 
@@ -230,12 +231,11 @@ def test_the_time_of_a_notification_is_not_criu_s(criu: Criu, counter: Counter) 
 
 
 def test_nothing_leaks(criu: Criu, counter: Counter) -> None:
-    before = set(os.listdir("/proc/self/fd"))
     children = {child.pid for child in psutil.Process().children()}
-    for agreed in (True, False):
-        with suppress(CriuError):
-            Session(criu).dump(dump_request(counter), lambda *_, agreed=agreed: agreed)
-    assert set(os.listdir("/proc/self/fd")) == before
+    with none_left_open():
+        for agreed in (True, False):
+            with suppress(CriuError):
+                Session(criu).dump(dump_request(counter), lambda *_, agreed=agreed: agreed)
     assert {child.pid for child in psutil.Process().children()} <= children
 
 

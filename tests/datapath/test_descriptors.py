@@ -4,7 +4,7 @@ import errno
 import os
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,19 +16,16 @@ from gpusnap.errors import GpusnapError, IntegrityError
 from gpusnap.repository import Repository, open_parent, open_snapshot, verify
 from tests.datapath.memory import MIB, Memory
 from tests.datapath.targets import save, silent
+from tests.descriptors import descriptors
 from tests.repository.samples import take_memory
 
 SAVING = Saving(compression=Compression.NONE, workers=1, incremental=True)
 PACKS = 5
 
 
-def descriptors() -> int:
+def packs_open() -> int:
     """How many packs are open; what else this process opens meanwhile is no matter."""
-    found = 0
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # another thread's, closed since
-            found += os.readlink(f"/proc/self/fd/{name}").endswith(".pack")
-    return found
+    return sum(path.endswith(".pack") for _number, path in descriptors())
 
 
 @pytest.fixture
@@ -53,9 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def no_descriptors() -> Iterator[None]:
     """Let nothing more be opened."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.dup(0)
-    os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
     try:
         yield
     finally:
@@ -68,23 +63,23 @@ def one(_located: Located) -> int:
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_thread_has_one_pack_open(folder: Path, workers: int) -> None:
-    saved, seen, before = Saved(folder), list[int](), descriptors()
+    saved, seen, before = Saved(folder), list[int](), packs_open()
 
     def use(_located: Located, _extent: memoryview) -> None:
-        seen.append(descriptors() - before)
+        seen.append(packs_open() - before)
 
     located = saved.located()
     use_chunks(saved, located, use, worth=one, workers=workers, progress=silent)
     assert len(seen) == len(located) >= PACKS
     assert 1 <= max(seen) <= workers
-    assert descriptors() == before
+    assert packs_open() == before
 
 
 def test_a_comparison_has_two_packs_open(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    before, seen = descriptors(), list[int]()
+    before, seen = packs_open(), list[int]()
 
     def look(_a: bytes, _b: bytes) -> int:
-        seen.append(descriptors() - before)
+        seen.append(packs_open() - before)
         return 0
 
     monkeypatch.setattr("gpusnap.datapath.pairs._known_same", lambda _a, _b: False)
@@ -92,7 +87,7 @@ def test_a_comparison_has_two_packs_open(monkeypatch: pytest.MonkeyPatch, folder
     compare_memory(folder, folder, workers=1, progress=silent)
     assert len(seen) >= PACKS
     assert max(seen) == 2
-    assert descriptors() == before
+    assert packs_open() == before
 
 
 def test_too_many_open_files_are_no_damage(folder: Path) -> None:

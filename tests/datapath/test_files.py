@@ -9,6 +9,7 @@ import pytest
 from gpusnap.datapath import files
 from gpusnap.errors import GpusnapError, NotFoundError, PrivilegeError, UsageError
 from gpusnap.repository import storage as of_repository
+from tests.descriptors import none_left_open
 
 
 @pytest.mark.parametrize(
@@ -38,12 +39,10 @@ def test_what_cannot_be_looked_at_is_not_left_open(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     (tmp_path / "file").touch()
-    before = os.listdir("/proc/self/fd")
-    with monkeypatch.context() as patch:
+    with none_left_open(), monkeypatch.context() as patch:
         patch.setattr(os, "fstat", fstat)
         with pytest.raises(OSError, match="Input/output error"):
             files.open_regular(tmp_path / "file")
-    assert os.listdir("/proc/self/fd") == before
 
 
 def test_what_is_read_whole(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from gpusnap.repository import (
     verify,
 )
 from tests.datapath.memory import Memory
+from tests.descriptors import none_left_open
 from tests.repository.samples import SAVING, hidden, manifest, silent, take, take_memory
 
 CALLS = (
@@ -144,14 +145,13 @@ def test_refused_calls(
     for step in itertools.count(1, stride):
         path = shutil.copytree(base.path, tmp_path / "repo", copy_function=os.link)
         (path / ".draft-old").mkdir()
-        repository, before = Repository.open(path), os.listdir("/proc/self/fd")
-        with disk.refusing(step) as refused:
+        repository = Repository.open(path)
+        with none_left_open(), disk.refusing(step) as refused:
             try:
                 action(repository, memory)
             except GpusnapError:
                 refusals += 1
             enough = not refused()
-        assert os.listdir("/proc/self/fd") == before
         repository.clean()
         assert hidden(path) == []
         assert repository.damaged() == ()
