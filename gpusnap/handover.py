@@ -7,6 +7,7 @@ restored tree, and the exit code is that tree's.
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import active_children
 from pathlib import Path
@@ -33,12 +34,13 @@ PASSED_ON = (
 _SIGNAL_BASE = 128
 
 
-def wait_for(target: RestoredTarget, pending: int | None = None) -> int:
+def wait_for(target: RestoredTarget, pending: Callable[[], int | None] = lambda: None) -> int:
     """Wait for a restored tree's root; signals that come meanwhile are passed on to it.
 
     Args:
         target: What was restored, by this process as a subreaper.
-        pending: A signal that came before, to be passed on first.
+        pending: Gives a signal that came before, to be passed on first. It is asked once signals
+            are passed on: one that comes in between is not lost.
 
     Returns:
         Its exit code, 128+N where signal N ended it.
@@ -58,8 +60,8 @@ def wait_for(target: RestoredTarget, pending: int | None = None) -> int:
             signal.signal(number, pass_on)
     # A program that blocked them handed that down
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
-    if pending is not None:
-        pass_on(pending)
+    if (late := pending()) is not None:
+        pass_on(late)
     return _reap(root)
 
 

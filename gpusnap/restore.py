@@ -143,6 +143,7 @@ def _verify_and_run(
     plugins: Plugins,
     reservations: Reservations,
 ) -> RestoredTarget:
+    criu = find_criu()  # what is missing is told before all is read
     with phases.step(Phase.VERIFY, snapshot.size) as progress:
         require_intact(snapshot, progress, memory=snapshot.manifest.memory is None)
     with phases.step(Phase.COMPARE):
@@ -168,7 +169,7 @@ def _verify_and_run(
                 criu_options = guarded(criu_options, work, None)
         prepared = PreparedRestore(
             snapshot=snapshot,
-            criu=find_criu(),
+            criu=criu,
             backend=backend,
             device_map=device_map,
             request=make_request(snapshot, options, criu_options, images=images, work=work),

@@ -1,6 +1,7 @@
 """Processes by their numbers."""
 
 import contextlib
+import fcntl
 import os
 import signal
 from collections.abc import Iterator
@@ -19,11 +20,15 @@ def kill(pid: int) -> None:
 def next_pid(pid: int) -> Iterator[None]:
     """Have the kernel give this PID next, as far as no other program is faster.
 
-    It then goes on where it was: later PIDs may be kept free for restores of tests beside.
+    It then goes on where it was: later PIDs may be kept free for restores of tests beside. One at
+    a time does this: else one would go on where another had it begin.
     """
-    before = _LAST.read_text()
-    _LAST.write_text(str(pid - 1))
-    try:
-        yield
-    finally:
-        _LAST.write_text(before)
+    with _LAST.open() as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        before = _LAST.read_text()
+        _LAST.write_text(str(pid - 1))
+        try:
+            yield
+        finally:
+            _LAST.write_text(before)
+            fcntl.flock(turn, fcntl.LOCK_UN)  # a child that was forked has it open too

@@ -23,7 +23,7 @@ def sleeper() -> Iterator[ProcessId]:
 
 def test_a_process_is_killed_and_waited_for(sleeper: ProcessId) -> None:
     kill(sleeper)
-    assert wait_gone([sleeper], 30) == ()
+    assert wait_gone([sleeper], 60) == ()
     assert not alive(sleeper)
     kill(sleeper)  # a zombie by now
 

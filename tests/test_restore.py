@@ -40,12 +40,12 @@ def test_regions_of_the_target(tmp_path: Path) -> None:
 
 def test_regions_of_a_stranger_are_never_filled(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match=f"process {os.getpid()}, a stranger"):
-        open_regions(snapshot_of(tmp_path, 7))
+        open_regions(snapshot_of(tmp_path, os.getpid() + 1))
 
 
 def test_regions_of_a_process_that_criu_will_not_make_are_never_filled(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match=f"process {os.getpid()}, a stranger"):
-        open_regions(snapshot_of(tmp_path, os.getpid(), in_images=7))
+        open_regions(snapshot_of(tmp_path, os.getpid(), in_images=os.getpid() + 1))
 
 
 def test_no_regions(tmp_path: Path) -> None:

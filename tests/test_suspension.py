@@ -87,7 +87,7 @@ def left() -> Entry:
 
 def recover_all(plugins: Plugins) -> None:
     """In the program that left the journal, whose workers live on."""
-    (recovered,) = recover(plugins=plugins, timeout_us=10_000_000)
+    (recovered,) = recover(plugins=plugins, timeout_us=60_000_000)
     assert not recovered.failed, recovered.outcome
 
 

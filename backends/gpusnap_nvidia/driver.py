@@ -105,20 +105,19 @@ class Driver:
             return None
         return int(thread[0])
 
-    def lock(self, pid: int, timeout_ms: int, within_ms: int) -> None:
+    def lock(self, pid: int, timeout_ms: int, until: float) -> None:
         """Stop a process's device work.
 
         Args:
             pid: The process.
             timeout_ms: How long the driver waits for work under way; 0 would be for ever.
-            within_ms: After this time nobody waits for the answer any more: a lock that comes
-                later is taken back here, for nobody else would.
+            until: Time of :func:`time.monotonic`, in seconds, from which on nobody waits for the
+                answer any more: a lock that comes later is taken back here, for nobody else would.
         """
         arguments: Any = ffi.new("CUcheckpointLockArgs *")
         arguments.timeoutMs = timeout_ms
-        end = time.monotonic() + within_ms / 1000
         self._cuda.call("cuCheckpointProcessLock", pid, arguments)
-        if time.monotonic() > end:
+        if time.monotonic() > until:
             self.unlock(pid)
             raise LockedTooLate(f"The lock of process {pid} came too late and was taken back")
 

@@ -44,9 +44,10 @@ def lock(calls: Calls, pids: tuple[int, ...], timeout_us: int) -> dict[int, Devi
 def _try(calls: Calls, pids: tuple[int, ...], timeout_us: int) -> dict[int, GpusnapError]:
     timeout_ms = max(1, timeout_us // 1000)  # 0 would wait for ever
     deadline_us = timeout_us + calls.deadlines.answer_us
-    # The worker waits less long than we do, so that it knows of every lock that we gave up.
-    within_us = timeout_us + calls.deadlines.answer_us // 2
-    return calls.each("lock", pids, deadline_us, timeout_ms=timeout_ms, within_ms=within_us // 1000)
+    # The worker waits less long than we do, so that it knows of every lock that we gave up, even
+    # where it begins late.
+    until = time.monotonic() + (timeout_us + calls.deadlines.answer_us // 2) / 1e6
+    return calls.each("lock", pids, deadline_us, timeout_ms=timeout_ms, until=until)
 
 
 def _only_timed_out(failures: dict[int, GpusnapError]) -> bool:

@@ -33,9 +33,12 @@ def _invoke(arguments: list[str], interrupts: Interrupts) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _run(arguments: list[str], interrupts: Interrupts, output: Output) -> int:
+def _run(arguments: list[str], output: Output) -> int:
+    interrupts = Interrupts()
     try:
-        return _invoke(arguments, interrupts)
+        # In the block that catches it: a signal may come as soon as it is listened to
+        with interrupts:
+            return _invoke(arguments, interrupts)
     except Exit as done:
         return done.exit_code
     except NoArgsIsHelpError as error:
@@ -84,5 +87,4 @@ def run(arguments: Sequence[str]) -> int:
     _prepare_streams()
     if instruction := os.environ.get(_COMPLETION):
         return _complete(instruction, output)
-    with Interrupts() as interrupts:
-        return _run(typed, interrupts, output)
+    return _run(typed, output)

@@ -103,7 +103,7 @@ def restore(
     with watched(output) as watch:
         target = run_restore(snapshot, repository=repo, options=options, plugins=watch.plugins)
     _report(target, watch, output, output.note if wait else output.say)
-    return wait_for(target, _late_signal()) if wait else watch.exit_code
+    return wait_for(target, _late_signal) if wait else watch.exit_code
 
 
 def _late_signal() -> int | None:

@@ -106,6 +106,7 @@ class Crew:
         try:
             self.start(count, work)
             self.watch(progress, total, done, lambda: self.ended)
+            self.join()
         except BaseException:
             self.stop()
             raise
@@ -136,6 +137,10 @@ class Crew:
         with self.changed:
             self._stopped = True
             self.changed.notify_all()
+        self.join()
+
+    def join(self) -> None:
+        """Wait for the threads to end; those that have done their work still take last steps."""
         for thread in self._threads:
             if thread.ident is not None:  # not all were started where there is no room for more
                 thread.join()

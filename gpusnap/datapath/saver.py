@@ -166,6 +166,7 @@ class Saver:
             raise RuntimeError("copy() comes first")
         backlog, crew = self._backlog, self._crew
         crew.watch(progress, backlog.copied, lambda: backlog.written, lambda: crew.ended)
+        crew.join()
         own = [self._own[number] for number in sorted(self._own)]
         spans = self._named(self._windows)
         joined = join(

@@ -24,7 +24,14 @@ from typing import TypeVar
 
 import msgspec
 
-from gpusnap.errors import BusyError, GpusnapError, IntegrityError, NotFoundError, UsageError
+from gpusnap.errors import (
+    BusyError,
+    GpusnapError,
+    IntegrityError,
+    NotFoundError,
+    PrivilegeError,
+    UsageError,
+)
 from gpusnap.folders import data_directory
 from gpusnap.types import ProcessId
 
@@ -225,11 +232,18 @@ def write_file(path: Path, value: msgspec.Struct) -> None:
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Turn the disk's refusals into one sentence."""
+    """Turn the disk's refusals into one sentence.
+
+    Raises:
+        PrivilegeError: The folder is another user's.
+        GpusnapError: The disk is full, or refuses for another reason.
+    """
     try:
         yield
     except OSError as error:
         msg = f"The run folder {folder} cannot be written to: {error.strerror}"
+        if isinstance(error, PermissionError):
+            raise PrivilegeError(msg, cure="Run as its owner, or set GPUSNAP_DATA_DIR") from None
         raise GpusnapError(msg, cure="Free space there, or set GPUSNAP_DATA_DIR") from None
 
 

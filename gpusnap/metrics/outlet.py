@@ -63,9 +63,9 @@ class Ear:
 
     def hear(self, event: Event) -> Batch | None:
         """Keep an event; returns what is complete with it."""
-        heard = Heard(time=datetime.now(UTC), event=event)
         thread = threading.get_ident()
         with self._lock:
+            heard = Heard(time=datetime.now(UTC), event=event)  # in here: times rise
             if isinstance(event, OperationStarted):
                 self._open[thread] = [heard]
                 return None

@@ -151,8 +151,8 @@ def digest_files(
     files = sorted(entries, key=lambda entry: entry.size, reverse=True)
     meter = Meter(sum(entry.size for entry in files), progress)
     with ThreadPoolExecutor(workers or processors()) as pool:
-        sums = {entry.path: pool.submit(_attempt, root, entry, meter.advance) for entry in files}
         try:
+            sums = {each.path: pool.submit(_attempt, root, each, meter.advance) for each in files}
             return {path: future.result() for path, future in sums.items()}
         except BaseException as error:
             # An interrupt must not wait until gigabytes have been read.

@@ -10,9 +10,8 @@ import fcntl
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 from gpusnap.testing.errors import REFUSALS, NotReadyError, UnknownProcessError
 from gpusnap.testing.failures import DriverCall
@@ -30,24 +29,17 @@ from gpusnap.types import ProcessId
 
 _POLL_SECONDS = 0.002
 _LONGEST_PAUSE_SECONDS = 0.2
-_REGISTER_SECONDS = 0.5
+_REGISTER_SECONDS = 10.0
 """A restored process registers anew as soon as it runs; this is its time for that."""
-
-T = TypeVar("T")
-
-
-def _poll(attempt: Callable[[], T | None], seconds: float) -> T | None:
-    until = time.monotonic() + seconds
-    while (found := attempt()) is None and time.monotonic() < until:
-        time.sleep(_POLL_SECONDS)
-    return found
 
 
 def find_registration(machine: Machine, pid: int) -> Registration | None:
     """What the driver knows of a process; waits a little for one that was just restored."""
-    found = machine.registration(pid)
-    if found is None and identify(pid) is not None:
-        return _poll(lambda: machine.registration(pid), _REGISTER_SECONDS)
+    until = time.monotonic() + _REGISTER_SECONDS
+    while (found := machine.registration(pid)) is None and identify(pid) is not None:
+        if time.monotonic() > until:
+            return None
+        time.sleep(_POLL_SECONDS)
     return found
 
 

@@ -236,4 +236,4 @@ class KfdProgram:
     def counts(self) -> bool:
         """Whether it goes on."""
         before = self.steps
-        return becomes_true(lambda: self.steps > before, 10)
+        return becomes_true(lambda: self.steps > before, 60)

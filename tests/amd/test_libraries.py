@@ -111,7 +111,7 @@ def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Add:
 
 @pytest.fixture
 def libraries() -> Iterator[Libraries]:
-    libraries = Libraries()
+    libraries = Libraries(deadline_us=60_000_000)
     yield libraries
     libraries.close()
 

@@ -118,6 +118,9 @@ def sleeper() -> Iterator[int]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as process:
+        # Popen returns before the kernel has given it its new name and arguments
+        while not Path(f"/proc/{process.pid}/cmdline").read_bytes():
+            time.sleep(0.001)
         yield process.pid
         process.kill()
 

@@ -9,8 +9,8 @@ from tests.amd import dumps
 from tests.cli.conftest import Command
 from tests.repository.samples import FILES, TARGET, alter, take
 
-FREE_PID = 4_100_000
-"""Above what this kernel gives away."""
+FREE_PID = 2**22 - 1
+"""The largest that a kernel can give away: it comes last of all."""
 
 
 def saved(repository: Repository, **changes: object) -> Snapshot:

@@ -2,17 +2,31 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from gpusnap.cli import demo
+from gpusnap.cli import _demo_program, demo
+from gpusnap.cli._demo_program import Program
 from gpusnap.cli.demo import _first_difference
 from tests.cli.conftest import Command
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine the program must not end before it is checkpointed."""
-    monkeypatch.setattr(demo, "_STEP_US", 100_000)
+    """On a busy machine the program must not end before it is checkpointed; then it hurries."""
+    follow = Program.adopt
+
+    def adopt(program: Program) -> None:
+        program.log.with_suffix(".hurry").touch()
+        follow(program)
+
+    paced = msgspec.structs.replace(_demo_program._SIMULATED, module="tests.e2e.paced")
+    monkeypatch.setattr(_demo_program, "_SIMULATED", paced)
+    monkeypatch.setattr(Program, "adopt", adopt)
+    monkeypatch.setattr(demo, "_STEP_US", 300_000)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ from gpusnap.testing.backend import backend
 from tests.cli.conftest import Command
 from tests.repository.samples import TARGET, alter, take
 
-FREE_PID = 4_100_000
-"""Above what this kernel gives away."""
+FREE_PID = 2**22 - 1
+"""The largest that a kernel can give away: it comes last of all."""
 
 
 @pytest.fixture

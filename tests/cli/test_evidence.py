@@ -20,7 +20,6 @@ HERE = {each: getattr(platform, each)() for each in ("node", "release", "machine
 def test_without_a_gpu(
     command: Command, real_criu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evidence, "_STEPS", 200)
     monkeypatch.setenv("KFD_FW_VER_CHECK", "0")
     monkeypatch.setenv("GPUSNAP_SYSFS", str(tmp_path / "none"))
     file = tmp_path / "evidence.json"

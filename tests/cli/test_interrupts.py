@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -208,6 +209,23 @@ def test_what_is_ignored_stays_ignored() -> None:
         signal.raise_signal(signal.SIGHUP)
 
 
+def test_a_signal_as_soon_as_it_is_listened_to(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listen = signal.signal
+
+    def at_once(number: int, handler: Any) -> Any:
+        before = listen(number, handler)
+        if number == signal.SIGINT:
+            signal.raise_signal(number)
+        return before
+
+    with monkeypatch.context() as patch:
+        patch.setattr(signal, "signal", at_once)
+        answer = command("devices")
+    answer.refused(130, "Interrupted by SIGINT")
+
+
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_exit_code(
@@ -244,6 +262,6 @@ def test_ctrl_c_while_modules_load_leaves_no_traceback() -> None:
             process.stdout.readline()
             time.sleep(delay)
             os.kill(process.pid, signal.SIGINT)
-            _, said = process.communicate(timeout=30)
+            _, said = process.communicate(timeout=60)
         assert b"Traceback" not in said
         assert process.returncode in {-signal.SIGINT, 128 + signal.SIGINT, 0}

@@ -10,10 +10,12 @@ import pytest
 from gpusnap.cli.devices import health_words
 from gpusnap.journal import Entry, Journal, Task
 from gpusnap.plugins import BrokenPlugin, default_plugins
+from gpusnap.repository import Repository
 from gpusnap.target import identity
 from gpusnap.testing import Machine
 from gpusnap.types import EccCounts, Health, ProcessId
 from tests.cli.conftest import Command
+from tests.repository.samples import FILES, take
 
 NOBODY = "65534"
 
@@ -174,6 +176,21 @@ def test_no_criu(
     assert answer.code == 18
     assert "No CRIU that works was found" in answer.out + answer.err
     assert "gpusnap setup-criu" in answer.out + answer.err
+
+
+def test_a_missing_criu_is_told_before_all_is_read(
+    command: Command,
+    root: None,
+    monkeypatch: pytest.MonkeyPatch,
+    repository: Repository,
+    tmp_path: Path,
+) -> None:
+    snapshot = take(repository, "one")
+    (snapshot.path / next(iter(FILES))).write_bytes(b"damaged")
+    monkeypatch.setenv("GPUSNAP_CRIU", str(tmp_path / "none"))
+    answer = command("restore", "one", "--repo", repository.path)
+    assert answer.code == 18
+    assert answer.err.startswith("gpusnap: The CRIU that GPUSNAP_CRIU names cannot be used: ")
 
 
 def test_a_broken_criu_is_named(

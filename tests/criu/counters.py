@@ -57,7 +57,7 @@ class Counter:
 
     def computes(self) -> bool:
         """Whether it counts on."""
-        start, deadline = self.count, time.monotonic() + 30
+        start, deadline = self.count, time.monotonic() + 60
         while self.exists() and time.monotonic() < deadline:
             if self.count > start + 2:
                 return True
@@ -74,7 +74,7 @@ class Counter:
         """Whether a process that has not ended has the PID."""
         return identity(self.pid) is not None and not is_zombie(self.pid)
 
-    def wait_gone(self, seconds: float = 30.0) -> bool:
+    def wait_gone(self, seconds: float = 60.0) -> bool:
         """Wait until nobody has the PID any more, also no zombie."""
         with suppress(ChildProcessError):
             self.process.wait(seconds)

@@ -66,8 +66,10 @@ def place(name, at, length):
 def fill(who):
     for number, (name, (at, count)) in enumerate(regions.items()):
         for page in range(count):
-            content = struct.pack("<8sHHI", mark, who, number, page) * (4096 // 16)
-            ctypes.memmove(at + page * 4096, content, 4096)
+            # By halves: what is left of them in the heap looks like no page
+            content = struct.pack("<8sHHI", mark, who, number, page) * (2048 // 16)
+            ctypes.memmove(at + page * 4096, content, 2048)
+            ctypes.memmove(at + page * 4096 + 2048, content, 2048)
 
 regions = {}
 at, mark, sizes = @BASE@, @MARK@, @REGIONS@

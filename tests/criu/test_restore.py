@@ -13,7 +13,7 @@ import pytest
 from gpusnap.criu import Criu, Session
 from gpusnap.errors import CriuError, DeadlineError
 from gpusnap.target import is_zombie
-from tests.criu.conftest import SECONDS, agree, dump_request, restore_request
+from tests.criu.conftest import Clock, agree, dump_request, restore_request
 from tests.criu.counters import Counter
 from tests.pids import next_pid
 
@@ -91,16 +91,19 @@ def test_criu_killed_at_any_stage_leaves_no_process(criu: Criu, saved: Counter, 
     assert not saved.exists()
 
 
-def test_a_restore_that_hangs_is_stopped_and_leaves_no_process(criu: Criu, saved: Counter) -> None:
+def test_a_restore_that_hangs_is_stopped_and_leaves_no_process(
+    criu: Criu, saved: Counter, clock: Clock
+) -> None:
     session = Session(criu)
 
     def notify(script: str, _pid: int | None) -> bool:
         if script == "post-restore":
             os.kill(session.pid, signal.SIGSTOP)
+            clock.jump(0.5)
         return True
 
     with pytest.raises(DeadlineError, match="stage 'post-restore'"):
-        session.restore(restore_request(saved, timeout_us=4 * SECONDS), notify)
+        session.restore(restore_request(saved), notify)
     assert not Path(f"/proc/{session.pid}").exists()
     assert not saved.exists()
 

@@ -134,7 +134,7 @@ def own_group(root: None) -> Iterator[Path]:
 
 def remove(group: Path) -> None:
     """Remove a group, which a process that has ended may keep busy for a moment."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while group.exists():
         with contextlib.suppress(OSError):
             group.rmdir()

@@ -102,7 +102,8 @@ class Killer:
             self._report.write_text("nobody")
             return
         self._report.write_text(str(victim.pid))
-        os.kill(victim.pid, self._signal)
+        with contextlib.suppress(ProcessLookupError):  # struck later, it may have ended by then
+            os.kill(victim.pid, self._signal)
         if self._signal is not signal.SIGKILL:
             return
         # A killed process ends a moment later; the point is that it is dead when we go on.

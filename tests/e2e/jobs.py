@@ -15,10 +15,10 @@ from gpusnap.types import ProcessId
 from tests.e2e.loaded import Running
 from tests.pids import kill
 
-PATIENCE_S = 45.0
+PATIENCE_S = 90.0
 STEPS = 300
-SLOW_US = 200_000
-"""Steps of a job that is to end, and their duration: a minute, or a moment in a hurry."""
+SLOW_US = 500_000
+"""Steps of a job that is to end, and their duration: some minutes, or a moment in a hurry."""
 
 SMALL = 16 * 4096
 """Bytes of device memory of which a job reads and changes all within 16 steps."""
@@ -158,6 +158,7 @@ class Job:
 def start_detached(command: list[str], pid_file: Path, environment: dict[str, str]) -> None:
     """Start a program in a session of its own, as a child of init, without open pipes."""
     script = f'echo $$ > "{pid_file}"; exec "$@"'
+    pid_file.unlink(missing_ok=True)
     subprocess.run(
         ["setsid", "-f", "sh", "-c", script, "sh", *command],
         env=environment,
@@ -166,7 +167,16 @@ def start_detached(command: list[str], pid_file: Path, environment: dict[str, st
         stderr=subprocess.DEVNULL,
         check=True,
     )
-    await_true(lambda: pid_file.exists() and pid_file.read_text() != "", "the program starts")
+    await_true(lambda: pid_file.exists() and pid_file.read_text() != "", "the shell starts")
+    pid = int(pid_file.read_text())
+    await_true(lambda: os.fsencode(script) not in _command(pid), "the program takes its place")
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""  # it has ended already
 
 
 def becomes_true(condition: "object", timeout_s: float) -> bool:

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -55,16 +56,19 @@ while True:
     asking.send(said + b" " + names)
     asking.close()
 """
-NAME = f"gpusnap-e2e-{os.getpid()}"
+NAME = f"gpusnap-e2e-{uuid.uuid4()}"
 Restore = Callable[[], RestoredTarget]
 
 
 def ask(name: str) -> str:
     """Have a program send something over its connections, and tell what its sockets are called."""
     with socket.socket(socket.AF_UNIX) as asking:
-        asking.settimeout(30)
+        asking.settimeout(60)
         asking.connect(f"\0{name}")
-        return asking.recv(1000).decode()
+        said = b""
+        while part := asking.recv(1000):  # to the end: then the program has hung up
+            said += part
+        return said.decode()
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ PROGRAM = """
 import mmap, os, random, signal, sys, time
 MIB = 1 << 20
 memory = mmap.mmap(-1, 32 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.madvise(mmap.MADV_DONTDUMP)  # so the kernel merges it with no other mapping
 memory[: 24 * MIB] = random.Random(7).randbytes(24 * MIB)
 
 def change(*_):

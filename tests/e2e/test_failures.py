@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -37,7 +38,6 @@ IN_A_CHECKPOINT = [
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     """One target for all failures of the device: it has to survive every one of them."""
     site = Site.make(tmp_path_factory.mktemp("site"))
-    describe(site, call_timeout_us=1_500_000)
     job = Job.start(site, steps=1_000_000)
     yield job
     job.kill()
@@ -49,6 +49,15 @@ def describe(site: Site, **changes: object) -> None:
     description = read_struct(path, MachineDescription)
     assert description is not None
     write_struct(path, msgspec.structs.replace(description, **changes))
+
+
+@contextmanager
+def hasty(site: Site) -> Iterator[None]:
+    """Have driver calls given up soon."""
+    before = read_struct(site.machine / "devices.json", MachineDescription)
+    describe(site, call_timeout_us=3_000_000)
+    yield
+    write_struct(site.machine / "devices.json", before)
 
 
 def refused(ran: "subprocess.CompletedProcess[str]", code: int, words: str) -> None:
@@ -64,8 +73,9 @@ def test_the_driver_fails(running: Job, call: str, kind: str, code: int) -> None
     site = running.site
     fail(site.machine, call, kind)
     name = f"{call}-{kind}"
-    hasty = ("--lock-timeout", "500ms") if call == "lock" else ()
-    ran = site.gpusnap("checkpoint", running.pid, name, *hasty)
+    options = ("--lock-timeout", "500ms") if call == "lock" else ()
+    with hasty(site):
+        ran = site.gpusnap("checkpoint", running.pid, name, *options)
     if code:
         refused(ran, code, "gpusnap: ")
     assert ran.returncode == code
@@ -141,19 +151,23 @@ def test_suspended_twice_and_checkpointed_while_suspended(running: Job) -> None:
 
 def test_two_checkpoints_at_once(running: Job) -> None:
     site = running.site
-    # The first one stands still in its lock until its deadline.
+    # The first one stands still in its lock, and is held there until the second was refused.
     fail(site.machine, "lock", "hang")
-    first = subprocess.Popen(
-        [sys.executable, "-m", "gpusnap", "checkpoint", str(running.pid), "first"],
-        env=site.environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    await_true(lambda: list((site.folder / "state").glob("*.json")) != [], "the first began")
-    second = site.gpusnap("checkpoint", running.pid, "second")
-    refused(second, 11, f"Another gpusnap (PID {first.pid}) runs a checkpoint")
-    first.communicate(timeout=60)
+    with hasty(site):
+        first = subprocess.Popen(
+            [sys.executable, "-m", "gpusnap", "checkpoint", str(running.pid), "first"],
+            env=site.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        failures = site.machine / "failures"
+        await_true(lambda: list(failures.glob("*.json")) == [], "the first calls the driver")
+        first.send_signal(signal.SIGSTOP)
+        second = site.gpusnap("checkpoint", running.pid, "second")
+        first.send_signal(signal.SIGCONT)
+        refused(second, 11, f"Another gpusnap (PID {first.pid}) runs a checkpoint")
+        first.communicate(timeout=60)
     assert running.computes()
 
 
@@ -162,7 +176,7 @@ def test_a_debugger_on_the_target(running: Job) -> None:
         "import ctypes, sys, time, os\n"
         "libc = ctypes.CDLL(None, use_errno=True)\n"
         f"assert libc.ptrace(0x4206, {running.pid}, 0, 0) == 0, ctypes.get_errno()\n"
-        "print('seized', flush=True); time.sleep(60)"
+        "print('seized', flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as tracer:
         assert tracer.stdout is not None
@@ -217,7 +231,7 @@ def test_a_bad_name(running: Job, name: str) -> None:
 def test_a_target_killed_in_the_middle(site: Site) -> None:
     job = Job.start(site)
     fail(site.machine, "checkpoint", "hang")
-    describe(site, call_timeout_us=1_500_000)
+    describe(site, call_timeout_us=3_000_000)
     with subprocess.Popen(
         [sys.executable, "-m", "gpusnap", "checkpoint", str(job.pid), "dead"],
         env=site.environment,
@@ -313,9 +327,9 @@ def test_no_backend_at_restore(saved: Job) -> None:
 def test_the_device_refuses_at_restore(saved: Job, call: str) -> None:
     site = saved.site
     kind = "out-of-memory" if call == "restore" else "lost-answer"
-    describe(site, call_timeout_us=1_500_000)
     fail(site.machine, call, kind)
-    ran = site.gpusnap("restore", "one")
+    with hasty(site):
+        ran = site.gpusnap("restore", "one")
     refused(ran, 16 if call == "restore" else 17, "The snapshot is unchanged")
     await_true(lambda: identity(saved.pid) is None, "no half-restored process remains")
     nothing_started(saved)
@@ -366,6 +380,7 @@ def fork_as(pid: int) -> None:
             if child == 0:
                 os._exit(0)
         if child == pid:
+            os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it has ended, and stays
             return
         os.waitpid(child, 0)
     pytest.fail("the PID could not be taken for the test")

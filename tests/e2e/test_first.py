@@ -12,6 +12,7 @@ SIZE = 24 * MIB
 PROGRAM = """
 import ctypes, mmap, os, random, sys, time
 memory = mmap.mmap(-1, int(sys.argv[2]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.madvise(mmap.MADV_DONTDUMP)  # so the kernel merges it with no other mapping
 memory[:] = random.randbytes(len(memory))
 with open(sys.argv[1] + ".new", "w") as file:
     file.write(str(ctypes.addressof(ctypes.c_char.from_buffer(memory))))

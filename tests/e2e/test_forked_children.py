@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpusnap.target import identity
-from tests.e2e.jobs import Site, await_true, becomes_true, start_detached
+from tests.e2e.jobs import PATIENCE_S, Site, await_true, becomes_true, start_detached
 from tests.pids import kill
 
 PROGRAM = """
@@ -66,7 +66,7 @@ class Family:
 
     def goes_on(self) -> bool:
         before = self.count
-        return becomes_true(lambda: self.count > before + 2, 20.0)
+        return becomes_true(lambda: self.count > before + 2, PATIENCE_S)
 
     @property
     def inherited(self) -> list[str]:

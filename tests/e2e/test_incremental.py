@@ -141,7 +141,7 @@ def test_what_is_told(site: Site, program: Program) -> None:
     digest = program.change()
     take(site, program, "a")
     plan = site.gpusnap("checkpoint", program.pid, "--incremental", "--dry-run")
-    assert re.search(rf"^parent +{site.repository}/a$", plan.stdout, re.MULTILINE)
+    assert re.search(rf"^parent +{re.escape(str(site.repository))}/a$", plan.stdout, re.MULTILINE)
     said = site.gpusnap("checkpoint", program.pid, "b", "--parent", "a").stdout
     assert "were in its parent" in said
     remove(site, "b")

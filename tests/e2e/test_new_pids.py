@@ -245,7 +245,7 @@ def test_what_cannot_be_restored_this_way(saved: Job) -> None:
 
 
 def test_a_namespace_of_somebody_else_is_refused() -> None:
-    command = ["unshare", "--pid", "--mount-proc", "--fork", "sleep", "60"]
+    command = ["unshare", "--pid", "--mount-proc", "--fork", "sleep", "600"]
     with subprocess.Popen(command, start_new_session=True) as process:
         try:
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children")

@@ -21,6 +21,7 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
 with socket.socket(socket.AF_UNIX) as listener:
     listener.bind(sys.argv[1])
     listener.listen()
+    open(sys.argv[2], "x").close()
     while True:
         talker, _ = listener.accept()
         with talker:
@@ -39,9 +40,10 @@ def listener(tmp_path: Path) -> Path:
 @pytest.fixture
 def process(site: Site, listener: Path) -> Iterator[ProcessId]:
     """What is saved and gone, and what comes back of it."""
-    pid_file = site.folder / "pid"
-    start_detached([sys.executable, "-c", PROGRAM, str(listener)], pid_file, site.environment)
-    await_true(listener.exists, "the program listens")
+    pid_file, listens = site.folder / "pid", site.folder / "listens"
+    command = [sys.executable, "-c", PROGRAM, str(listener), str(listens)]
+    start_detached(command, pid_file, site.environment)
+    await_true(listens.exists, "the program listens")
     process = identity(int(pid_file.read_text()))
     assert process is not None
     saved = site.gpusnap("checkpoint", process.pid, "one", "--kill")
@@ -90,3 +92,30 @@ def test_the_exit_code_and_signals(site: Site, process: ProcessId, listener: Pat
         kill(restored)
         gpusnap.communicate(timeout=60)
     assert gpusnap.returncode == 128 + signal.SIGKILL
+
+
+BETWEEN = """
+import os, signal, subprocess, sys
+from types import SimpleNamespace
+from gpusnap.cli._interrupts import Interrupts
+from gpusnap.handover import wait_for
+
+child = subprocess.Popen(["sleep", "600"])
+setting = signal.signal
+
+def send_before(number, handler):
+    if number == signal.SIGTERM and not interrupts.late:
+        os.kill(os.getpid(), number)
+    return setting(number, handler)
+
+with Interrupts() as interrupts:
+    interrupts.operation_ended(last=True)
+    signal.signal = send_before
+    target = SimpleNamespace(init_pid=None, root_pid=child.pid)
+    sys.exit(wait_for(target, lambda: interrupts.late))
+"""
+
+
+def test_a_signal_just_before_signals_are_passed_on() -> None:
+    done = subprocess.run([sys.executable, "-c", BETWEEN], timeout=100, check=False)
+    assert done.returncode == 128 + signal.SIGTERM

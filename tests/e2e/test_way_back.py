@@ -36,6 +36,7 @@ from tests.pids import next_pid
 PROGRAM = f"""
 import mmap, pathlib, signal, sys
 memory = mmap.mmap(-1, {2 * MINIMUM_HOST}, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.madvise(mmap.MADV_DONTDUMP)  # so the kernel merges it with no other mapping
 memory.write(b"x" * len(memory))
 dropped = pathlib.Path(sys.argv[1])
 

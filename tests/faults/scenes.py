@@ -19,7 +19,7 @@ from tests.faults.commands import Commands, Struck
 SNAPSHOT = "one"
 _STEPS = 1_000_000
 _STEP_US = 20_000
-_CALL_TIMEOUT_US = 1_500_000
+_CALL_TIMEOUT_US = 3_000_000
 _LATE = ("started:restore+0.003", "finished:restore", "started:unlock", "finished:unlock")
 """Points of a restore at which the target may be whole already."""
 
@@ -46,7 +46,9 @@ def journals(site: Site) -> list[Path]:
 
 def missed(struck: Struck) -> bool:
     """Whether the command had ended before someone was to be struck, some time after a point."""
-    return struck.hit == "never" and "+" in struck.point
+    # gpusnap can end by itself between its noting whom it strikes, itself, and the strike
+    itself = struck.victim == "gpusnap" and struck.code == 0
+    return "+" in struck.point and (struck.hit == "never" or itself)
 
 
 def check_words(struck: Struck) -> None:
@@ -225,7 +227,7 @@ def opened(folder: Path, name: str) -> Iterator[Scene]:
             scene.job.kill()
 
 
-_PATIENT = ("--lock-timeout", "1s")
+_PATIENT = ("--lock-timeout", "3s")
 SCENES: dict[str, tuple[type[Scene], str, tuple[str, ...], str | None]] = {
     "checkpoint": (Scene, "checkpoint", _PATIENT, None),
     "checkpoint --kill": (Scene, "checkpoint", (*_PATIENT, "--kill"), None),

@@ -73,7 +73,7 @@ class Program:
 
     def gone(self) -> None:
         """Wait until nobody has its PID any more."""
-        self.process.wait(30)
+        self.process.wait(60)
         while identity(self.pid) is not None:
             time.sleep(0.01)
 

@@ -161,7 +161,7 @@ class Shared:
 
     def works(self) -> bool:
         """Whether the parent still sees what the child counts."""
-        first, deadline = self.values(), time.monotonic() + 30
+        first, deadline = self.values(), time.monotonic() + 60
         while (now := self.values())[2] == first[2]:
             assert time.monotonic() < deadline, "The child is not seen counting"
             time.sleep(0.01)

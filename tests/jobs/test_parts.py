@@ -5,12 +5,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from gpusnap.criu import Leash, Namespace
-from gpusnap.errors import GpusnapError, IntegrityError
+from gpusnap.errors import GpusnapError, IntegrityError, PrivilegeError
 from gpusnap.jobs.adoption import Continuation, adopting
 from gpusnap.jobs.comeback import Comeback
 from gpusnap.jobs.doctor import Doctor
@@ -29,6 +30,7 @@ from gpusnap.target import alive, identity, pid_namespace, pids_in, read_process
 from gpusnap.types import Device, DeviceMap, EccCounts, Health, ProcessId
 from tests.criu.test_namespace import run_inside
 from tests.e2e.jobs import await_true
+from tests.repository.samples import powerless
 
 
 class Passed:
@@ -256,6 +258,14 @@ def test_a_run_that_cannot_be_understood(tmp_path: Path, text: str, words: str) 
     assert caught.value.cure
 
 
+def test_a_run_folder_of_another_user(tmp_path: Path) -> None:
+    run = Run(name="job", directory="/", repository="/", boot_id="")
+    with powerless(tmp_path), pytest.raises(PrivilegeError, match="denied") as caught:
+        write_run(tmp_path / "job", run)
+    assert caught.value.exit_code == 15
+    assert caught.value.cure == "Run as its owner, or set GPUSNAP_DATA_DIR"
+
+
 @pytest.mark.parametrize(("run", "ends"), [("mine", True), (None, True), ("others", False)])
 def test_what_is_left_of_a_job_is_ended_and_nothing_else(
     tmp_path: Path, run: str | None, ends: bool
@@ -272,10 +282,12 @@ def test_what_is_left_of_a_job_is_ended_and_nothing_else(
 @pytest.fixture
 def family(root: None) -> Iterator[tuple[Namespace, Leash, ProcessId]]:
     """A program in a PID namespace of its own, with a child; its first process is ours to reap."""
-    with adopting():
+    with adopting(), ExitStack() as stack:
         leash = Leash()
         with Namespace([1000], leash) as made:
             namespace = pid_namespace(made.init.pid) or ""
+            # As long as it is open, no other namespace gets its number
+            stack.enter_context(Path(f"/proc/{made.init.pid}/ns/pid").open("rb"))
             run_inside(made, "sleep 60 & exec sleep 60")
             await_true(lambda: len(pids_in(namespace)) == 3, "they run")
             first = identity(pids_in(namespace)[1000])

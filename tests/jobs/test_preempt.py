@@ -76,9 +76,9 @@ def test_the_command_gets_the_whole_device(job: Program, plugins: Plugins, tmp_p
 def test_the_job_stands_still_meanwhile(job: Program, plugins: Plugins, tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     count = f"wc -l < {job.log} >> {seen}"
-    gpusnap.preempt(job.pid, ["sh", "-c", f"{count}; sleep 0.1; {count}"], plugins=plugins)
-    before, after = seen.read_text().split()
-    assert before == after
+    gpusnap.preempt(job.pid, ["sh", "-c", f"{count}; sleep 0.5; {count}"], plugins=plugins)
+    before, after = map(int, seen.read_text().split())
+    assert after <= before + 1, "a step that had ended may still be written down"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_nobody_else_resumes_it_meanwhile(job: Program, plugins: Plugins) -> Non
 
 def start(job: Program, tmp_path: Path) -> tuple["subprocess.Popen[bytes]", int]:
     """Start ``gpusnap preempt`` with a long command, and wait until that runs."""
-    command = f"sh -c 'echo $$ > {tmp_path}/guest; exec sleep 60'"
+    command = f"sh -c 'echo $$ > {tmp_path}/guest; exec sleep 600'"
     arguments = [sys.executable, "-m", "gpusnap", "preempt", str(job.pid), "--for", command]
     with (tmp_path / "said").open("wb") as said:
         process = subprocess.Popen(arguments, stderr=said, start_new_session=True)
@@ -185,12 +185,16 @@ def test_a_killed_gpusnap_is_recovered_after_the_command(
     await_true(lambda: not recover(job.pid)[0].failed, "it is recovered")
 
 
+KILLS = "kill -KILL {pid}; until grep -q 'State:.*Z' /proc/{pid}/status; do sleep 0.01; done"
+"""Ends once the process has: it may live a moment longer than the signal takes to arrive."""
+
+
 def test_a_job_that_ends_meanwhile(machine: Machine, plugins: Plugins, tmp_path: Path) -> None:
     job = start_program(machine, tmp_path / "log")
     job.compute()
     try:
         with pytest.raises(GpusnapError) as raised:
-            preempt(job.pid, f"kill -KILL {job.pid}", plugins=plugins)
+            preempt(job.pid, ["sh", "-c", KILLS.format(pid=job.pid)], plugins=plugins)
         assert "The command had ended with exit code 0" in raised.value.details
     finally:
         job.kill()

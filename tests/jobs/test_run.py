@@ -119,7 +119,7 @@ def test_a_terminal_takes_over_a_job_that_began_without_one(place: Place) -> Non
 
 
 def test_a_watched_job_runs_on(place: Place) -> None:
-    with subprocess.Popen(["sleep", "60"]) as job:
+    with subprocess.Popen(["sleep", "600"]) as job:
         pid, terminal = on_terminal(place, "watch", str(job.pid))
         read_until(terminal, b" goes on with process ")
         os.write(terminal, b"\x03")

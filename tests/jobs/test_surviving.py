@@ -39,14 +39,16 @@ def test_killed_at_random_it_ends_as_if_nothing_had_been(place: Place) -> None:
         job.kill()
     job.await_running(restarts=KILLS)
     job.await_(lambda run: run.steps > reached, "it is further than ever")
-    job.await_(lambda run: len(run.snapshots()) == 2, "retention has something to do")
+    job.await_(lambda run: len(run.snapshots()) >= 2, "retention has something to do")
     place.stop.touch()
     out, err = gpusnap.communicate(timeout=90)
     assert gpusnap.returncode == 0, f"seed {seed}: {err}"
     assert is_result(job.stdout), f"seed {seed}: {err}"
     assert out == job.stdout, "what is written again is not passed on again"
     assert (job.run.state, job.run.exit_code) == (RunState.ENDED, 0)
-    assert len(job.snapshots()) <= 2
+    # Beside those the newest that is known to be intact is kept: what it was restored from last
+    intact = [taken.name for taken in read_ledger(job.folder).taken if taken.intact]
+    assert len([name for name in job.snapshots() if name not in intact[-1:]]) <= 2
 
 
 def test_a_fault_moves_it_to_the_other_device(place: Place) -> None:

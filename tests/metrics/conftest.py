@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from gpusnap.events import (
     SnapshotPublished,
     Thawed,
 )
+from gpusnap.metrics import outlet
 from gpusnap.metrics.outlet import Batch, Ear
 from gpusnap.types import Operation
 
@@ -62,11 +64,14 @@ def nothing_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/criu").symlink_to(private)
     monkeypatch.setenv("GPUSNAP_DATA_DIR", str(tmp_path / "data"))
+    # A busy machine may take longer than gpusnap waits
+    monkeypatch.setattr(outlet, "_DEADLINE_S", 60.0)
 
 
 @pytest.fixture
-def port() -> int:
-    """A free one."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+def port() -> Iterator[int]:
+    """A free one, which nobody else is given: a server may have it beside who only holds it."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])

@@ -114,7 +114,9 @@ def test_a_thread_without_an_operation_works_for_the_one_under_way() -> None:
     assert [each.event for each in batch.heard] == [START, WARNING, END]
 
 
-def test_work_that_hangs_is_left_behind(on: None, impatient: None) -> None:
+def test_work_that_hangs_is_left_behind(
+    on: None, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     threads = threading.active_count()
     release = threading.Event()
     told = Told(hanging(release))
@@ -127,6 +129,7 @@ def test_work_that_hangs_is_left_behind(on: None, impatient: None) -> None:
         release.set()
     assert told._work is not None
     told._work.result(60)
+    monkeypatch.setattr(outlet, "_DEADLINE_S", 60.0)
     told.bounded(lambda: None, "The file")  # once it is through, the next is tried again
 
 

@@ -48,7 +48,7 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def scrape(port: int, accept: str = "*/*") -> str:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     with contextlib.closing(connection):
         connection.request("GET", "/metrics", headers={"Accept": accept})
         return connection.getresponse().read().decode()
@@ -101,12 +101,20 @@ def test_the_devices_are_read_by_another_process(
 ) -> None:
     machine = create_machine(tmp_path / "machine", devices=2)
     monkeypatch.setenv(SIM_VARIABLE, str(machine.path))
+    monkeypatch.setattr(server, "_READING_S", 60.0)
     names = [series.name for series in server._read_devices().numbers]
     assert names.count("gpusnap_device_info") >= 2
+    await_reader()
+
+
+def await_reader() -> None:
+    """Wait until the process that read the devices has ended."""
+    assert server._reader.acquire(timeout=60), "the next one may"
+    server._reader.release()
 
 
 def test_a_driver_that_hangs_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_READING_S", 0.01)
+    monkeypatch.setattr(server, "_READING_S", 0.0)
     ends = threading.Event()
     end = server._end
 
@@ -119,8 +127,7 @@ def test_a_driver_that_hangs_is_left_out(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(subprocess, "Popen", None)  # none is started beside one that hangs
     assert not server._read_devices()
     ends.set()
-    assert server._reader.acquire(timeout=60), "the next one may"
-    server._reader.release()
+    await_reader()
 
 
 def test_a_host_that_cannot_be_is_a_warning(port: int) -> None:
@@ -133,10 +140,11 @@ def test_a_host_that_cannot_be_is_a_warning(port: int) -> None:
 
 
 @pytest.mark.parametrize("listens", [True, False])
-def test_a_port_in_use_is_a_warning(port: int, listens: bool) -> None:
+def test_a_port_in_use_is_a_warning(listens: bool) -> None:
     heard: list[Event] = []
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", port))
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
         if listens:
             taken.listen()
         with serving(heard.append, str(port)):

@@ -1,5 +1,6 @@
 """Pages that a fork left in common are found, exactly those."""
 
+import contextlib
 import os
 import signal
 import time
@@ -73,6 +74,9 @@ def test_a_child_that_ended_shares_nothing(forks: Forks, start: int) -> None:
     child = forks.do("result = fork()")
     assert shared(forks.pid, start) == set(range(PAGES))
     forks.do(f"os.kill({child}, 9); os.waitpid({child}, 0)")
+    until = time.monotonic() + 60
+    while shared(forks.pid, start) and time.monotonic() < until:
+        time.sleep(0.01)  # who reads of a process just then keeps its memory for that long
     assert shared(forks.pid, start) == set()
 
 
@@ -91,15 +95,16 @@ def test_it_ends_while_it_is_looked_at(forks: Forks, start: int) -> None:
     found = shared_runs(forks.pid, start, PAGES * PAGE)
     assert next(found) == (start, PAGE)
     os.kill(forks.pid, signal.SIGKILL)
-    while Path(f"/proc/{forks.pid}/maps").read_bytes():
-        time.sleep(0.001)
+    with contextlib.suppress(ProcessLookupError):  # as some kernels say of what has no memory
+        while Path(f"/proc/{forks.pid}/maps").read_bytes():
+            time.sleep(0.001)
     with pytest.raises(MemoryFault, match="has ended"):
         next(found)
 
 
 def test_no_such_process() -> None:
     with pytest.raises(MemoryFault):
-        list(shared_runs(4_000_000, 0, PAGE))
+        list(shared_runs(2**22 + 1, 0, PAGE))
 
 
 @pytest.mark.parametrize(("start", "length"), [(1, PAGE), (0, 1)])

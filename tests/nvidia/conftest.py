@@ -9,7 +9,7 @@ from gpusnap_nvidia import NvidiaBackend
 from gpusnap_nvidia.calls import Deadlines
 from tests.nvidia.machine import SimulatedMachine, build_libraries
 
-PATIENT = Deadlines(answer_us=30_000_000, move_us=30_000_000)
+PATIENT = Deadlines(answer_us=60_000_000, move_us=60_000_000)
 
 
 @pytest.fixture(scope="session")
@@ -39,8 +39,17 @@ def backend(machine: SimulatedMachine) -> Iterator[NvidiaBackend]:
 
 @pytest.fixture
 def hasty(machine: SimulatedMachine) -> Iterator[NvidiaBackend]:
-    """A backend that soon gives up a move, and an answer not much later."""
-    backend = NvidiaBackend(Deadlines(answer_us=5_000_000, move_us=1_000_000))
-    backend.gpusnap_probe()  # the start of its worker counts to no later deadline
+    """A backend that soon gives up a move."""
+    backend = NvidiaBackend(Deadlines(answer_us=60_000_000, move_us=1_000_000))
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def curt(machine: SimulatedMachine) -> Iterator[NvidiaBackend]:
+    """A backend that soon gives up an answer."""
+    backend = NvidiaBackend(Deadlines(answer_us=5_000_000))
+    # The start of its worker counts to no later deadline
+    backend.worker.call("driver_version", deadline_us=PATIENT.answer_us)
     yield backend
     backend.close()

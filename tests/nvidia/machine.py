@@ -14,7 +14,7 @@ from gpusnap_nvidia.program import reference_log
 
 SOURCES = Path(__file__).parent / "simcuda"
 VICTIMS = Path(__file__).with_name("victims.py")
-PATIENCE_S = 45.0
+PATIENCE_S = 60.0
 
 _STRICT = ["-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wstrict-prototypes"]
 _COMPILE = ["gcc", "-std=gnu11", "-O1", "-g", *_STRICT, "-D_GNU_SOURCE"]
@@ -184,10 +184,12 @@ class Victim:
     def stands_still(self) -> bool:
         """Whether it makes no progress for a while in which it otherwise would."""
         before = self.lines
-        time.sleep(0.1)
-        settled = self.lines  # one step may have been behind the gate when it closed
-        time.sleep(0.3)
-        return self.lines == settled and settled <= before + 1
+        # One step may have been behind the gate when it closed
+        while (settled := self.lines) <= before + 1:
+            time.sleep(0.3)
+            if self.lines == settled:
+                return True
+        return False
 
 
 class Program(Victim):

@@ -12,7 +12,7 @@ def test_a_process_that_computes(backend: NvidiaBackend, machine: SimulatedMachi
 
 
 def test_a_process_without_the_driver(backend: NvidiaBackend, machine: SimulatedMachine) -> None:
-    sleeper = machine.start("-c", "import time; time.sleep(60)")
+    sleeper = machine.start("-c", "import time; time.sleep(600)")
     assert backend.gpusnap_claim(sleeper.target).pids == ()
     assert backend.gpusnap_state((sleeper.pid,)) == {}
 

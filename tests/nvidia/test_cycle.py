@@ -12,7 +12,7 @@ from gpusnap_nvidia import NvidiaBackend
 from tests.nvidia.machine import Program, SimulatedMachine, await_true, ignore
 from tests.pids import kill
 
-LOCK_US = 5_000_000
+LOCK_US = 60_000_000
 CRIU_US = 60_000_000
 
 

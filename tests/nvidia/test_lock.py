@@ -1,4 +1,6 @@
 import threading
+import time
+from typing import Any
 
 import pytest
 
@@ -8,7 +10,7 @@ from gpusnap_nvidia import NvidiaBackend, lock
 from gpusnap_nvidia.calls import CallFailed
 from tests.nvidia.machine import SimulatedMachine, await_true
 
-LOCK_US = 3_000_000
+LOCK_US = 60_000_000
 
 
 def test_lock_and_unlock(backend: NvidiaBackend, machine: SimulatedMachine) -> None:
@@ -30,7 +32,7 @@ def test_unlock_of_a_running_process_is_nothing(
 
 def test_work_that_outlasts_the_timeout(backend: NvidiaBackend, machine: SimulatedMachine) -> None:
     program = machine.start_program()
-    machine.set(kernel_ms=2000)
+    machine.set(kernel_ms=600_000)
     await_true(program.stands_still, "a long kernel is under way")
     with pytest.raises(DeadlineError, match="still had device work under way") as caught:
         backend.gpusnap_lock((program.pid,), 200_000)
@@ -100,29 +102,56 @@ def test_a_refused_lock_names_code_and_process(
 
 
 def test_a_lock_that_never_returns_leaves_the_process_running(
-    hasty: NvidiaBackend, machine: SimulatedMachine
+    curt: NvidiaBackend, machine: SimulatedMachine
 ) -> None:
     programs = [machine.start_program(name=name) for name in ("one", "two")]
     pids = tuple(program.pid for program in programs)
     machine.set(lock_hang=1)
     with pytest.raises(DeadlineError, match="did not answer a lock call within"):
-        hasty.gpusnap_lock(pids, 100_000)
+        curt.gpusnap_lock(pids, 100_000)
     machine.clear("lock_hang")
     assert all(program.computes() for program in programs)
 
 
 def test_a_lock_that_comes_too_late_is_taken_back(
-    hasty: NvidiaBackend, machine: SimulatedMachine
+    curt: NvidiaBackend, machine: SimulatedMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = machine.start_program()
+    call = curt.worker.call
+
+    def wait_for_the_worker(method: str, /, *, deadline_us: int, **arguments: object) -> object:
+        return call(method, deadline_us=20 * deadline_us, **arguments)
+
+    def come_late() -> None:
+        await_true(lambda: bool(machine.calls_under_way()), "the lock is asked for")
+        time.sleep(3)  # the worker gives it 2.6 s
+        machine.clear("lock_hang")
+
+    monkeypatch.setattr(curt.worker, "call", wait_for_the_worker)
     machine.set(lock_hang=1)
-    late = threading.Timer(3, machine.clear, ("lock_hang",))
+    late = threading.Thread(target=come_late)
     late.start()
     with pytest.raises(DeadlineError, match="came too late and was taken back"):
-        hasty.gpusnap_lock((program.pid,), 100_000)
+        curt.gpusnap_lock((program.pid,), 100_000)
     late.join()
     assert program.computes()
-    assert hasty.gpusnap_state((program.pid,)) == {program.pid: DeviceState.RUNNING}
+    assert curt.gpusnap_state((program.pid,)) == {program.pid: DeviceState.RUNNING}
+
+
+def test_a_lock_that_is_begun_too_late_is_taken_back(
+    curt: NvidiaBackend, machine: SimulatedMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = machine.start_program()
+    call = curt.worker.call
+
+    def reach_the_worker_late(method: str, /, **arguments: Any) -> object:
+        time.sleep(3 if method == "lock" else 0)  # the worker has 2.6 s
+        return call(method, **arguments)
+
+    monkeypatch.setattr(curt.worker, "call", reach_the_worker_late)
+    with pytest.raises(DeadlineError, match="came too late and was taken back"):
+        curt.gpusnap_lock((program.pid,), 100_000)
+    assert program.computes()
 
 
 def test_unlock_names_a_process_the_driver_lost(

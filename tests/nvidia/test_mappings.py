@@ -20,7 +20,7 @@ def maps(machine: SimulatedMachine, path: Path, size: int) -> int:
     code = (
         f"import mmap, pathlib, time; file = open({str(path)!r}, 'r+b')\n"
         f"view = mmap.mmap(file.fileno(), {size})\n"
-        f"pathlib.Path({str(ready)!r}).touch(); time.sleep(60)"
+        f"pathlib.Path({str(ready)!r}).touch(); time.sleep(600)"
     )
     process = machine.start("-c", code)
     await_true(ready.exists, "the process maps the file")

@@ -14,7 +14,7 @@ from gpusnap.types import DeviceMap, DeviceState, DeviceUse
 from gpusnap_nvidia import NvidiaBackend
 from tests.nvidia.machine import Program, SimulatedMachine, await_true, ignore
 
-LOCK_US = 3_000_000
+LOCK_US = 60_000_000
 UUID = "GPU-01112233-4455-6677-8899-aabbccddee0{}"
 
 
@@ -216,7 +216,9 @@ def test_identical_pairs_need_no_naming(backend: NvidiaBackend, machine: Simulat
     assert program.result() == program.expected
 
 
-def test_checkpoint_that_never_returns(hasty: NvidiaBackend, machine: SimulatedMachine) -> None:
+def test_checkpoint_that_never_returns(
+    backend: NvidiaBackend, hasty: NvidiaBackend, machine: SimulatedMachine
+) -> None:
     program = start_locked(hasty, machine)
     machine.set(checkpoint_hang=1)
     first_worker = hasty.worker.pid
@@ -226,13 +228,15 @@ def test_checkpoint_that_never_returns(hasty: NvidiaBackend, machine: SimulatedM
     assert f"Process {program.pid} is locked in the driver" in caught.value.details
     assert hasty.worker.pid not in {None, first_worker}
     machine.clear("checkpoint_hang")
-    await_true(lambda: checkpointed(hasty, program), "it is checkpointed")
-    come_back(hasty, program)
+    await_true(lambda: checkpointed(backend, program), "it is checkpointed")
+    come_back(backend, program)
 
 
-def test_restore_that_never_returns(hasty: NvidiaBackend, machine: SimulatedMachine) -> None:
-    program = start_locked(hasty, machine)
-    hasty.gpusnap_checkpoint((program.pid,), ignore)
+def test_restore_that_never_returns(
+    backend: NvidiaBackend, hasty: NvidiaBackend, machine: SimulatedMachine
+) -> None:
+    program = start_locked(backend, machine)
+    backend.gpusnap_checkpoint((program.pid,), ignore)
     machine.set(restore_hang=1)
     with pytest.raises(DeadlineError) as caught:
         hasty.gpusnap_restore((program.pid,), DeviceMap(), ignore)
@@ -261,10 +265,15 @@ def test_worker_killed_during_a_checkpoint(
     backend: NvidiaBackend, machine: SimulatedMachine, transit_states: int
 ) -> None:
     program = start_locked(backend, machine)
-    machine.set(checkpoint_ms=600, transit_states=transit_states)
+    machine.set(checkpoint_ms=60_000, transit_states=transit_states)
     worker = backend.worker.pid
     assert worker is not None
-    killer = kill_when_begun(machine, lambda: os.kill(worker, signal.SIGKILL))
+
+    def kill() -> None:
+        os.kill(worker, signal.SIGKILL)
+        machine.set(checkpoint_ms=600)
+
+    killer = kill_when_begun(machine, kill)
     with pytest.raises(DeviceError, match=r"worker ended \(signal 9\)") as caught:
         backend.gpusnap_checkpoint((program.pid,), ignore)
     killer.join()
@@ -277,7 +286,7 @@ def test_process_killed_during_a_checkpoint(
     backend: NvidiaBackend, machine: SimulatedMachine
 ) -> None:
     program = start_locked(backend, machine)
-    machine.set(checkpoint_ms=1000)
+    machine.set(checkpoint_ms=60_000)
     killer = kill_when_begun(machine, program.process.kill)
     with pytest.raises(DeviceError, match=f"could not reach process {program.pid}") as caught:
         backend.gpusnap_checkpoint((program.pid,), ignore)

@@ -10,7 +10,7 @@ from gpusnap_nvidia.results import NCCL_CURE
 from gpusnap_nvidia.uses import Use
 from tests.nvidia.machine import Program, SimulatedMachine, await_true, ignore
 
-LOCK_US = 3_000_000
+LOCK_US = 60_000_000
 SAVING = [Operation.CHECKPOINT, Operation.SUSPEND]
 
 
@@ -113,7 +113,7 @@ class Ranks:
             "import mmap, pathlib, time; file = open("
             f"{str(self._library)!r}, 'rb');"
             "view = mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ);"
-            f"pathlib.Path({str(ready)!r}).touch(); time.sleep(60)"
+            f"pathlib.Path({str(ready)!r}).touch(); time.sleep(600)"
         )
         self._machine.environment.update(variables)
         rank = self._machine.start("-c", code)

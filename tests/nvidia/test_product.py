@@ -17,7 +17,7 @@ def machine(machine: SimulatedMachine, root: None) -> SimulatedMachine:
         "GPUSNAP_REPO": str(machine.folder / "repository"),
         "GPUSNAP_STATE_DIR": str(machine.folder / "state"),
     }
-    machine.set(kernel_ms=100)  # the command line takes longer to start than programs run
+    machine.set(kernel_ms=300)  # the command line takes longer to start than programs run
     return machine
 
 

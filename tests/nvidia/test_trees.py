@@ -12,13 +12,13 @@ from gpusnap.types import DeviceMap, DeviceState
 from gpusnap_nvidia import NvidiaBackend
 from tests.nvidia.machine import Program, SimulatedMachine, await_true, ignore
 
-LOCK_US = 5_000_000
+LOCK_US = 60_000_000
 
 
 @pytest.fixture
 def ranks(backend: NvidiaBackend, machine: SimulatedMachine) -> tuple[Program, Program]:
     """Two processes, each checkpointed off a GPU of its own."""
-    machine.set(devices=2, kernel_ms=50)  # slow until they are saved
+    machine.set(devices=2, kernel_ms=250)  # slow until they are saved
     first, second = (machine.start_program(200, name=f"rank{at}", device=at) for at in (0, 1))
     backend.gpusnap_lock((first.pid, second.pid), LOCK_US)
     backend.gpusnap_checkpoint((first.pid, second.pid), ignore)
@@ -88,7 +88,7 @@ def gpusnap(machine: SimulatedMachine, *arguments: object) -> str:
 def test_the_driver_hears_of_all_gpus(machine: SimulatedMachine) -> None:
     """The simulated driver refuses a map that does not name every GPU, as the real one does."""
     machine.set(devices=3)
-    program = machine.start_program(20_000)
+    program = machine.start_program()
     gpusnap(machine, "suspend", program.pid)
     assert machine.device_files(0) == []
     told = gpusnap(machine, "resume", program.pid, "--device-map", "0=2")

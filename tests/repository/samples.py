@@ -121,6 +121,8 @@ def powerless(folder: Path) -> Iterator[None]:
     folder.chmod(0)
     if user == 0:
         os.seteuid(NOBODY)
-    yield
-    os.seteuid(user)
-    folder.chmod(0o700)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        folder.chmod(0o700)

@@ -2,6 +2,7 @@ import hashlib
 import itertools
 import os
 import signal
+import threading
 import time
 import zlib
 from pathlib import Path
@@ -74,15 +75,27 @@ def large(tmp_path: Path) -> Path:
 
 
 def test_an_interrupt_ends_all_threads_soon(large: Path) -> None:
-    steps = itertools.count()
+    steps, arrived = itertools.count(), threading.Event()
+
+    def arrive(_number: int, _frame: object) -> None:
+        if not arrived.is_set():
+            arrived.set()
+            raise KeyboardInterrupt
 
     def interrupt(_done: int, _total: int) -> None:
-        if next(steps) == 0:
+        next(steps)
+        # A signal that comes just before the main thread begins to wait does not wake it.
+        while not arrived.is_set():
             os.kill(os.getpid(), signal.SIGINT)
+            arrived.wait(0.05)
         time.sleep(0.002)  # for the main thread to get its turn, on a busy machine too
 
-    with pytest.raises(KeyboardInterrupt):
-        digest_files(large, scan(large), interrupt)
+    before = signal.signal(signal.SIGINT, arrive)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            digest_files(large, scan(large), interrupt)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert next(steps) < ALL
 
 

@@ -121,7 +121,7 @@ def criu(root: None) -> Criu:
 @pytest.fixture
 def sleeping() -> Iterator[int]:
     closed = subprocess.DEVNULL
-    command = ["sleep", "100"]
+    command = ["sleep", "600"]
     with subprocess.Popen(
         command, start_new_session=True, stdin=closed, stdout=closed, stderr=closed
     ) as process:
@@ -140,7 +140,7 @@ def dumped(repository: Repository, criu: Criu, sleeping: int) -> Snapshot:
             images=draft.images,
             work=draft.work,
             leave_running=True,
-            timeout_us=30_000_000,
+            timeout_us=60_000_000,
         )
         session.dump(request, lambda _script, _pid: True)
         return draft.publish(manifest("a", draft.digest(silent)))

@@ -26,7 +26,7 @@ def test_locks_are_not_handed_to_programs_that_are_started(tmp_path: Path) -> No
     os.close(descriptor)
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_reading_waits_for_nobody(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with reading_lock(tmp_path / "pipe"):
@@ -79,7 +79,7 @@ def test_what_the_disk_says_at_the_end_is_no_matter(
         pass
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["file", "link to nothing", "link to a folder"])
 def test_what_is_no_folder_is_refused(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "a"

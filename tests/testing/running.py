@@ -1,6 +1,7 @@
 """Programs that compute on a simulated machine, started for a test."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,11 @@ from gpusnap.testing.program import count_steps
 from tests.pids import kill
 
 PATIENCE_SECONDS = 60.0
+STEPS = 1_000
+SLOW: dict[str, object] = {"step-us": 100_000}
+"""Steps of a program that is to end, and their duration: two minutes, or a moment in a hurry."""
+
+_PROGRAM = Path(__file__).parents[1] / "e2e/paced.py"
 
 
 def await_true(condition: Callable[[], bool], what: str) -> None:
@@ -69,14 +75,23 @@ class Program:
         return not Path(f"/proc/{self.pid}").exists()
 
     def stands_still(self) -> bool:
-        """True where no step is done any more."""
-        time.sleep(0.1)
+        """True where no step is done any more; one that had ended may still be written down."""
         steps = self.steps()
-        time.sleep(0.2)
-        return self.steps() == steps
+        time.sleep(0.5)
+        return self.steps() <= steps + 1
+
+    def stop(self) -> None:
+        """Stop it by a signal, which all of its threads have heeded then."""
+        os.kill(self.pid, signal.SIGSTOP)
+        stats = list(Path(f"/proc/{self.pid}/task").glob("*/stat"))
+        await_true(
+            lambda: all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in stats),
+            "all threads stand still",
+        )
 
     def finish(self) -> str:
-        """Wait for the end; returns the log."""
+        """Have it hurry to its end; returns the log."""
+        self.log.with_suffix(".hurry").touch()
         await_true(lambda: self.done() or not self.lives(), "the last line")
         assert self.done(), self.errors.read_text()
         return self.log.read_text()
@@ -92,9 +107,12 @@ class Program:
 
 
 def start_program(machine: Machine, log: Path, steps: int = 100_000, **options: object) -> Program:
-    """Start the ready-made program; options are those of its command line."""
+    """Start the ready-made program; options are those of its command line.
+
+    It does not hurry to its end before :meth:`Program.finish`.
+    """
     named = (part for name, value in options.items() for part in (f"--{name}", value))
-    arguments = ("-m", "gpusnap.testing.program", log, steps, *named)
+    arguments = (_PROGRAM, log, steps, *named)
     return Program(machine, log, *arguments)
 
 

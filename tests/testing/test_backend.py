@@ -25,7 +25,7 @@ from gpusnap.types import (
     Operation,
 )
 from tests.testing.conftest import StartProgram
-from tests.testing.running import Program, await_true
+from tests.testing.running import SLOW, STEPS, Program, await_true
 
 MIB = 1 << 20
 SAME = DeviceMap()
@@ -49,13 +49,13 @@ def state(backend: Backend, program: Program) -> DeviceState:
 
 
 def test_result_is_that_of_an_uninterrupted_run(start: StartProgram, backend: Backend) -> None:
-    program = start(150)
+    program = start(STEPS, **SLOW)
     for _ in range(3):
         program.compute()
         suspend(backend, program)
         assert program.stands_still()
         resume(backend, program)
-    assert program.finish() == reference_log(150)
+    assert program.finish() == reference_log(STEPS)
 
 
 def test_image_says_what_was_where(backend: Backend, start: StartProgram) -> None:
@@ -165,7 +165,7 @@ def test_device_full_at_restore(backend: Backend, start: StartProgram) -> None:
 def hasty(machine: Machine) -> Iterator[None]:
     """Have calls given up soon."""
     devices = machine.description.devices
-    create_machine(machine.path, devices=devices, call_timeout_us=SECOND // 2)
+    create_machine(machine.path, devices=devices, call_timeout_us=2 * SECOND)
     yield
     create_machine(machine.path, devices=devices)
 
@@ -218,7 +218,7 @@ def test_way_back_that_never_returns(
 def test_stopped_program_is_not_locked_later(
     machine: Machine, backend: Backend, program: Program
 ) -> None:
-    os.kill(program.pid, signal.SIGSTOP)
+    program.stop()
     with hasty(machine), pytest.raises(DeadlineError, match="takes no driver calls"):
         backend.lock(program.pids, SECOND // 10)
     os.kill(program.pid, signal.SIGCONT)
@@ -232,7 +232,7 @@ def test_program_killed_during_a_call(
 ) -> None:
     backend.lock(program.pids, 10 * SECOND)
     if stopped:
-        os.kill(program.pid, signal.SIGSTOP)
+        program.stop()
     else:
         fail(machine, "checkpoint", "hang")
 
@@ -274,7 +274,7 @@ def on_devices(backend: Backend, program: Program) -> set[str]:
 
 
 def test_two_programs_change_places(backend: Backend, start: StartProgram) -> None:
-    programs = [start(120, memory=6 * MIB, device=index) for index in range(2)]
+    programs = [start(STEPS, memory=6 * MIB, device=index, **SLOW) for index in range(2)]
     first, second = uuids(backend)
     for program in programs:
         program.compute()
@@ -283,13 +283,13 @@ def test_two_programs_change_places(backend: Backend, start: StartProgram) -> No
     resume(backend, *programs, device_map=swap)
     assert [on_devices(backend, program) for program in programs] == [{second}, {first}]
     for program in programs:
-        assert program.finish() == reference_log(120, 6 * MIB)
+        assert program.finish() == reference_log(STEPS, 6 * MIB)
 
 
 def test_program_comes_back_on_another_machine(
     machine: Machine, backend: Backend, start: StartProgram
 ) -> None:
-    program = start(120)
+    program = start(STEPS, **SLOW)
     program.compute()
     saved = backend.devices()
     suspend(backend, program)
@@ -300,7 +300,7 @@ def test_program_comes_back_on_another_machine(
     moves = DeviceMap(pairs=((saved[0].uuid, "x"), (saved[1].uuid, "y")))
     resume(backend, program, device_map=moves)
     assert on_devices(backend, program) == {"x"}
-    assert program.finish() == reference_log(120)
+    assert program.finish() == reference_log(STEPS)
 
 
 def codes(backend: Backend, program: Program, operation: Operation) -> list[str]:
@@ -317,7 +317,10 @@ def test_preflight_reads_states(backend: Backend, program: Program) -> None:
     assert codes(backend, program, Operation.RESUME) == []
 
 
-def test_preflight_of_a_stranger(backend: Backend, program: Program) -> None:
+def test_preflight_of_a_stranger(
+    backend: Backend, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpusnap.testing.driver._REGISTER_SECONDS", 0.1)
     (finding,) = backend.preflight(find_target(program.pid), (1,), Operation.CHECKPOINT)
     assert (finding.code, finding.pid) == ("device-unknown-process", 1)
 

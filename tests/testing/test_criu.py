@@ -14,7 +14,7 @@ from gpusnap.testing import guard as guards
 from gpusnap.testing.program import reference_log
 from gpusnap.types import DeviceMap, DeviceState
 from tests.testing.conftest import StartProgram
-from tests.testing.running import Program, await_true
+from tests.testing.running import SLOW, STEPS, Program, await_true
 
 SECOND = 1_000_000
 
@@ -87,7 +87,7 @@ from gpusnap.testing import guard
 descriptor = guard.{name}()
 with open({str(tmp_path / "log")!r}, "ab", buffering=0) as log:
     log.write(b"%d\\n" % descriptor)
-    time.sleep(60)
+    time.sleep(600)
 """
     program = Program(machine, tmp_path / "log", "-c", code)
     try:
@@ -103,7 +103,7 @@ with open({str(tmp_path / "log")!r}, "ab", buffering=0) as log:
 def test_checkpointed_program_is_dumped_and_runs_on(
     images: Images, backend: Backend, start: StartProgram
 ) -> None:
-    program = start(150)
+    program = start(STEPS, **SLOW)
     program.compute()
     backend.lock(program.pids, 10 * SECOND)
     backend.checkpoint(program.pids)
@@ -111,13 +111,13 @@ def test_checkpointed_program_is_dumped_and_runs_on(
     assert program.stands_still()
     backend.restore(program.pids, DeviceMap())
     backend.unlock(program.pids)
-    assert program.finish() == reference_log(150)
+    assert program.finish() == reference_log(STEPS)
 
 
 def test_killed_and_restored_program_has_the_same_result(
     criu: Criu, tmp_path: Path, backend: Backend, start: StartProgram
 ) -> None:
-    program = start(200)
+    program = start(STEPS, **SLOW)
     for number in range(2):
         program.compute()
         images = Images(criu, tmp_path / f"images-{number}")
@@ -132,16 +132,16 @@ def test_killed_and_restored_program_has_the_same_result(
         assert program.stands_still()
         backend.restore(program.pids, DeviceMap())
         backend.unlock(program.pids)
-    assert program.finish() == reference_log(200)
+    assert program.finish() == reference_log(STEPS)
 
 
 def test_a_restore_leaves_other_programs_their_memory(
     images: Images, backend: Backend, start: StartProgram
 ) -> None:
-    others = [start(150), start(150)]
+    others = [start(STEPS, **SLOW), start(STEPS, **SLOW)]
     for each in others:
         each.compute()
-    program = start(150)
+    program = start(STEPS, **SLOW)
     program.compute()
     backend.lock(program.pids, 10 * SECOND)
     backend.checkpoint(program.pids)
@@ -152,7 +152,7 @@ def test_a_restore_leaves_other_programs_their_memory(
     backend.restore(program.pids, DeviceMap())
     backend.unlock(program.pids)
     for each in (*others, program):
-        assert each.finish() == reference_log(150)
+        assert each.finish() == reference_log(STEPS)
 
 
 CARELESS = """

@@ -183,7 +183,7 @@ def test_the_last_epoch_takes_this_process_over(
 ) -> None:
     for epoch in (9, 10):
         path = training.save(epoch).path
-    process = {"id": {"pid": 4_100_000, "start_ticks": 1}}
+    process = {"id": {"pid": 2**22 - 1, "start_ticks": 1}}
     alter(Repository.open(path.parent).find(path.name), target=target(process))
     with pytest.raises(Replaced):
         training.load()
@@ -217,7 +217,7 @@ def test_workers_do_not_outlive_the_process(
     worker.start()
     with pytest.raises(Replaced):
         training.load(0)
-    worker.join(30)
+    worker.join(60)
     assert worker.exitcode == -15
 
 

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 static const char SUFFIX[] = ".request";
@@ -43,7 +42,6 @@ void answer_states(int state) { take_mail(&state); }
 
 static void *serve(void *folder) {
     keep_folder(folder);
-    prctl(PR_SET_NAME, RESTORE_THREAD_NAME);
     for (;;) {
         take_mail(NULL);
         sleep_ms(5);
@@ -53,5 +51,7 @@ static void *serve(void *folder) {
 
 int restore_thread_start(void) {
     pthread_t thread;
-    return pthread_create(&thread, NULL, serve, copy_folder()) ? OPERATING_SYSTEM : SUCCESS;
+    if (pthread_create(&thread, NULL, serve, copy_folder())) return OPERATING_SYSTEM;
+    /* Not by the thread itself: a process that computes already must be found by it. */
+    return pthread_setname_np(thread, RESTORE_THREAD_NAME) ? OPERATING_SYSTEM : SUCCESS;
 }

@@ -65,7 +65,7 @@ static int gate_close(uint32_t timeout_ms) {
 /* Delays and hangs on demand, by the call's own name. */
 static void take_time(const char *delay, const char *hang, int transit) {
     int shown = control("transit-states", 0) ? transit : state;
-    for (long left = control(delay, 0); left > 0; left -= 10) {
+    for (long gone = 0; gone < control(delay, 0); gone += 10) {
         sleep_ms(10);
         if (control("transit-states", 0)) answer_states(shown);
     }
