@@ -5,10 +5,11 @@ restored tree, and the exit code is that tree's.
 """
 
 import os
+import select
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing import active_children
 from pathlib import Path
 from types import FrameType
@@ -46,8 +47,8 @@ def wait_for(target: RestoredTarget, pending: Callable[[], int | None] = lambda:
         Its exit code, 128+N where signal N ended it.
 
     Raises:
-        TargetError: The kernel does not tell it, since whoever started this process ignores
-            SIGCHLD.
+        TargetError: The root had ended before, while SIGCHLD was ignored, so that the kernel does
+            not tell it.
     """
     root = target.init_pid or target.root_pid
 
@@ -58,24 +59,47 @@ def wait_for(target: RestoredTarget, pending: Callable[[], int | None] = lambda:
     for number in PASSED_ON:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, pass_on)
-    # A program that blocked them handed that down
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
-    if (late := pending()) is not None:
-        pass_on(late)
-    return _reap(root)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # only what has a handler rings
+    with _bell() as bell:
+        # A program that blocked them handed that down
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*PASSED_ON, signal.SIGCHLD))
+        if (late := pending()) is not None:
+            pass_on(late)
+        return _reap(root, bell)
 
 
-def _reap(root: int) -> int:
+@contextmanager
+def _bell() -> Iterator[int]:
+    """A descriptor that every signal makes readable, also one that comes just before the wait.
+
+    Python runs no handler while a call of the kernel waits, unless the signal interrupts it.
+    """
+    hear, ring = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = signal.set_wakeup_fd(ring, warn_on_full_buffer=False)
+    try:
+        yield hear
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(hear)
+        os.close(ring)
+
+
+def _reap(root: int, bell: int) -> int:
     """Reap whatever ends, as an init does, until the root has."""
+    heard = select.poll()
+    heard.register(bell, select.POLLIN)
     while True:
         try:
-            pid, status = os.waitpid(-1, 0)
+            pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             msg = f"Process {root} ended, and its exit code is not known"
             raise TargetError(msg, cure="Do not ignore SIGCHLD where gpusnap is started") from None
         if pid == root:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else _SIGNAL_BASE - code
+        if pid == 0:
+            heard.poll()
+            os.read(bell, select.PIPE_BUF)
 
 
 def hand_over(snapshot: Snapshot, *, original_pids: bool | None = None) -> NoReturn:

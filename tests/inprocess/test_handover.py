@@ -11,6 +11,12 @@ from types import SimpleNamespace
 from gpusnap.errors import TargetError
 from gpusnap.handover import wait_for
 
+def await_no_child():
+    try:
+        os.waitpid(-1, 0)
+    except ChildProcessError:
+        pass
+
 child = subprocess.Popen(["sleep", "60"])
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # it may come before it is waited for
 {before}
@@ -26,8 +32,9 @@ except TargetError as error:
     ("before", "code", "text"),
     [
         ("", 143, ""),
+        ("signal.signal(signal.SIGCHLD, signal.SIG_IGN)", 143, ""),
         (
-            "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+            "signal.signal(signal.SIGCHLD, signal.SIG_IGN); child.kill(); await_no_child()",
             1,
             "Process N ended, and its exit code is not known\n",
         ),
