@@ -204,7 +204,7 @@ def test_those_that_cannot_be_restored(site: Site, monkeypatch: pytest.MonkeyPat
         ({"devices": [7], "private": ["."]}, NotFoundError, "There is no device '7'"),
         ({"devices": [0, 0], "private": ["."]}, UsageError, "named twice"),
         ({"per_device": 0}, UsageError, "0 branches cannot run"),
-        ({}, IncompatibleError, r"would overwrite .*/work/table for each other"),
+        ({}, IncompatibleError, r"would overwrite .*table for each other"),
         ({"private": ["/no/folder"]}, NotFoundError, "There is no folder"),
     ],
 )
