@@ -9,7 +9,7 @@ import msgspec
 from gpusnap.datapath import Span
 from gpusnap.dump_session import DumpSession
 from gpusnap.ending import wait_gone
-from gpusnap.errors import DeviceError, GpusnapError, TargetError
+from gpusnap.errors import GpusnapError, TargetError
 from gpusnap.events import Phase, SnapshotPublished
 from gpusnap.host import read_host
 from gpusnap.journal import Entry, Journal, Task
@@ -20,8 +20,13 @@ from gpusnap.nested import as_inside, outside_map
 from gpusnap.phases import Phases
 from gpusnap.pids import SAME
 from gpusnap.plan import Prepared
-from gpusnap.plugins import Backend, Plugins
-from gpusnap.release import SAME_DEVICES, release_devices, roll_back
+from gpusnap.plugins import Plugins
+from gpusnap.release import (
+    SAME_DEVICES,
+    confirm_checkpointed,
+    release_devices,
+    roll_back,
+)
 from gpusnap.repository import (
     Draft,
     FileDigest,
@@ -34,7 +39,7 @@ from gpusnap.repository import (
 from gpusnap.scrub import Leftover, drop_leftovers, find_leftovers
 from gpusnap.target import find_target, myself, same
 from gpusnap.thp import huge_pages
-from gpusnap.types import DeviceImage, DeviceState, Target
+from gpusnap.types import DeviceImage, Target
 
 _DEATH_S = 60.0
 """How long a killed process may take to give its memory back."""
@@ -102,7 +107,8 @@ class Checkpoint:
             filling = huge_pages(self._emit, wanted=self._options.thp)
             with self._phases.step(Phase.CHECKPOINT) as progress, filling:
                 self._image = driven.checkpoint(self._pids, progress)
-                _confirm_checkpointed(driven, self._pids)
+                # CRIU would dump one whose device memory is elsewhere, without it
+                confirm_checkpointed(driven, self._pids)
         if leftovers:
             with self._phases.step(Phase.SCRUB):
                 drop_leftovers(leftovers)
@@ -225,16 +231,6 @@ def _found_again(target: Target) -> Target:
         msg = f"Process {root.pid} ended, and another one has its PID"
         raise TargetError(msg, cure="Give the PID that your program has now")
     return found
-
-
-def _confirm_checkpointed(backend: Backend, pids: tuple[int, ...]) -> None:
-    """Fail closed: CRIU would dump a process whose device memory is elsewhere, without it."""
-    states = backend.state(pids)
-    for pid in pids:
-        state = states.get(pid)
-        if state is not DeviceState.CHECKPOINTED:
-            msg = f"The driver says that process {pid} is {state or 'gone'}, not checkpointed"
-            raise DeviceError(msg, pid=pid, state=state, cure="Try again")
 
 
 def _announcement(snapshot: Snapshot, pids: tuple[int, ...]) -> SnapshotPublished:

@@ -44,6 +44,7 @@ class DumpSession:
         self._draft = draft
         self._phases = phases
         self._emit = emit
+        self._stood = False
         self._dumping = contextlib.ExitStack()
 
     def run(self, image: DeviceImage | None, journal: Journal, standing: Standing) -> None:
@@ -55,7 +56,8 @@ class DumpSession:
             standing: Takes the hidden memory.
 
         Raises:
-            GpusnapError: CRIU failed, its images lack something, or ``standing`` raised.
+            GpusnapError: CRIU failed or left out a stage, its images lack something, or
+                ``standing`` raised.
         """
         if not self._prepared.guarded:
             self._dump((), journal, standing)
@@ -83,6 +85,9 @@ class DumpSession:
                 self._phases.freeze(self._prepared.target.pids)
             with self._huge_pages():
                 session.dump(request, partial(self._notified, hidden=hidden, standing=standing))
+        if not self._stood:
+            msg = "CRIU said that it is done, but not that the processes stand still"
+            raise CriuError(msg, cure="Use another CRIU; see gpusnap setup-criu")
         journal.update(criu=None)
 
     def _hide(self, spans: Sequence[Span]) -> tuple[Sequence[Span], CriuOptions]:
@@ -110,6 +115,7 @@ class DumpSession:
             self._dumping.close()
             self._check_images(guarded=bool(hidden))
             standing(hidden)
+            self._stood = True
         return True
 
     def _check_images(self, *, guarded: bool) -> None:

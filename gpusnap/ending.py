@@ -1,5 +1,6 @@
 """Processes ended by force: that very one, never a stranger that got its PID meanwhile."""
 
+import errno
 import os
 import signal
 import time
@@ -10,6 +11,8 @@ from gpusnap.target import alive, identity
 from gpusnap.types import ProcessId
 
 _LOOK_S = 0.01
+_NO_PROCESS = frozenset({errno.ESRCH, errno.EINVAL, errno.ENOENT})
+"""What the kernel says where nobody has a PID, or where it is the number of a mere thread."""
 
 
 def kill(process: ProcessId) -> None:
@@ -18,14 +21,19 @@ def kill(process: ProcessId) -> None:
     Args:
         process: Its identity as this process reads it, without a tick's difference.
     """
-    with suppress(ProcessLookupError):
+    try:
         handle = os.pidfd_open(process.pid)
-        try:
-            # The handle stands for whoever has the PID now: only then who that is stays so.
-            if identity(process.pid) == process:
+    except OSError as error:
+        if error.errno in _NO_PROCESS:
+            return
+        raise
+    try:
+        # The handle stands for whoever has the PID now: only then who that is stays so.
+        if identity(process.pid) == process:
+            with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
-        finally:
-            os.close(handle)
+    finally:
+        os.close(handle)
 
 
 def wait_gone(processes: Iterable[ProcessId], timeout_s: float) -> tuple[ProcessId, ...]:

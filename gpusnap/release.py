@@ -5,7 +5,7 @@ import time
 from collections.abc import Collection
 
 from gpusnap.ending import kill, wait_gone
-from gpusnap.errors import DeviceError, GpusnapError
+from gpusnap.errors import DeadlineError, DeviceError, GpusnapError
 from gpusnap.events import Phase
 from gpusnap.journal import Entry, Journal
 from gpusnap.phases import Phases
@@ -31,22 +31,40 @@ def release_devices(
 
     It goes by what the driver says, never by what was asked of it before, and looks again
     afterwards: a call whose caller died may still take effect late. Processes that are gone are
-    no matter.
+    no matter, nor is a driver's worker that dies on the way.
 
     Raises:
         DeviceError: A process could not be brought back.
+        DeadlineError: The driver does not answer.
     """
     failure: GpusnapError | None = None
     for _attempt in range(_ATTEMPTS):
+        try:
+            states = _settled(backend, pids)
+            if all(state is DeviceState.RUNNING for state in states.values()):
+                return
+            failure = _push(backend, states, device_map)
+        except DeadlineError:  # it would only be waited for once more
+            raise
+        except GpusnapError as error:
+            failure = error
+    try:
         states = _settled(backend, pids)
-        if all(state is DeviceState.RUNNING for state in states.values()):
-            return
-        failure = _push(backend, states, device_map)
-    stuck = {pid: state for pid, state in _settled(backend, pids).items() if state != "running"}
+    except GpusnapError:
+        _release_others(backend, pids, device_map)
+        raise
+    stuck = {pid: state for pid, state in states.items() if state != "running"}
     for pid, state in stuck.items():
         msg = f"Process {pid} is left {state} in the driver"
         why = (failure.text,) if failure is not None else ()
         raise DeviceError(msg, pid=pid, state=state, cure="Run gpusnap recover", details=why)
+
+
+def _release_others(backend: Backend, pids: tuple[int, ...], device_map: DeviceMap) -> None:
+    """One whose state the driver does not tell must not keep the others back."""
+    for pid in pids if len(pids) > 1 else ():
+        with contextlib.suppress(GpusnapError):  # the error is told already
+            release_devices(backend, (pid,), device_map)
 
 
 def _push(
@@ -80,6 +98,20 @@ def _settled(backend: Backend, pids: tuple[int, ...]) -> dict[int, DeviceState]:
         time.sleep(0.1)
         states = backend.state(pids)
     return states
+
+
+def confirm_checkpointed(backend: Backend, pids: tuple[int, ...]) -> None:
+    """Fail closed where a process would be dealt with as if its device memory lay in the host's.
+
+    Raises:
+        DeviceError: The driver says that a process is not checkpointed.
+    """
+    states = backend.state(pids)
+    for pid in pids:
+        state = states.get(pid)
+        if state is not DeviceState.CHECKPOINTED:
+            msg = f"The driver says that process {pid} is {state or 'gone'}, not checkpointed"
+            raise DeviceError(msg, pid=pid, state=state, cure="Try again")
 
 
 def roll_back(

@@ -26,6 +26,7 @@ class RestoreSession:
 
     Attributes:
         pids: From the PIDs of the snapshot to those here, told from ``post-restore`` on.
+        undone: After a failure, whether CRIU itself has ended all that it had made.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class RestoreSession:
         emit: Callable[[Event], None],
     ) -> None:
         self.pids: PidMap = SAME
+        self.undone = False
         self._prepared = prepared
         self._namespace = namespace
         self._phases = phases
@@ -68,7 +70,10 @@ class RestoreSession:
             links = links_in_place(snapshot.manifest.links, snapshot.images)
             folders = socket_folders(snapshot.images)
             with links, folders, huge_pages(self._emit, wanted=self._prepared.options.thp):
-                session.restore(self._prepared.request, self._notified, self._watch)
+                try:
+                    session.restore(self._prepared.request, self._notified, self._watch)
+                finally:
+                    self.undone = session.undone
         self._require_filled()
         self._journal.update(criu=None)
 

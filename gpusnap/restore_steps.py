@@ -11,7 +11,13 @@ from gpusnap.events import Phase, SnapshotRestored
 from gpusnap.journal import Entry, Journal, Task
 from gpusnap.phases import Phases
 from gpusnap.plugins import Backend, Plugins
-from gpusnap.release import kill_restored, now_ticks, program_path, release_devices
+from gpusnap.release import (
+    confirm_checkpointed,
+    kill_restored,
+    now_ticks,
+    program_path,
+    release_devices,
+)
 from gpusnap.repository import PhaseTime
 from gpusnap.restore_plan import PreparedRestore
 from gpusnap.restore_session import RestoreSession
@@ -89,6 +95,8 @@ class Restore:
             return
         claimed = self._session.pids.translate_all(self._prepared.claimed)
         with self._phases.step(Phase.RESTORE) as progress:
+            # A driver that knows nothing of a process would leave it without its device memory
+            confirm_checkpointed(backend, claimed)
             backend.restore(claimed, self._prepared.device_map, progress)
         with self._phases.step(Phase.UNLOCK):
             _unlock(backend, claimed)
@@ -126,9 +134,12 @@ class Restore:
 
     def _clean_up(self, error: BaseException) -> None:
         """Leave no half-restored process; the snapshot stays as it was."""
+        entry = self._journal.entry
+        # Whoever has a PID then that nobody was seen to get is a stranger
+        nothing_left = self._session.undone and not entry.made
         try:
             with self._phases.step(Phase.ROLLBACK):
-                killed = kill_restored(self._journal.entry)
+                killed = () if nothing_left else kill_restored(entry)
         except BaseException:  # interrupted once more: gpusnap recover need not wait for our end
             self._journal.leave()
             raise

@@ -23,7 +23,12 @@ from gpusnap.findings import check_known_codes, check_privileges
 from gpusnap.journal import Entry, Journal, Task, entries
 from gpusnap.phases import Phases, operation
 from gpusnap.plugins import Backend, Plugins, default_plugins
-from gpusnap.release import SAME_DEVICES, release_devices, roll_back
+from gpusnap.release import (
+    SAME_DEVICES,
+    confirm_checkpointed,
+    release_devices,
+    roll_back,
+)
 from gpusnap.repository import PhaseTime
 from gpusnap.target import find_target, myself
 from gpusnap.thp import check_switch, huge_pages
@@ -186,6 +191,8 @@ def _suspend(
         with phases.step(Phase.CHECKPOINT) as progress:
             with filling:
                 image = chosen.backend.checkpoint(chosen.pids, progress)
+            # Else neither recover nor resume would touch one that is only locked
+            confirm_checkpointed(chosen.backend, chosen.pids)
             # In the step, which signals wait for: until then nobody knows that it is suspended.
             journal.update(suspended=True, uses=image.uses)
             return image
@@ -358,14 +365,17 @@ def lent(pid: int, options: SuspendOptions, *, plugins: Plugins | None = None) -
     """
     plugins = plugins or default_plugins()
     phases = Phases(plugins.emit)
-    with operation(plugins.emit, Operation.SUSPEND, pid=pid):
-        suspended, journal = _take_off(Task.PREEMPT, pid, options, phases, plugins)
-    loan = Loan(suspended, journal)
+    loan: Loan | None = None
     try:
+        # In here, for plugins may take their time over its last event, and a signal comes then
+        with operation(plugins.emit, Operation.SUSPEND, pid=pid):
+            suspended, journal = _take_off(Task.PREEMPT, pid, options, phases, plugins)
+            loan = Loan(suspended, journal)
         yield loan
     finally:
-        with operation(plugins.emit, Operation.RESUME, pid=pid):
-            loan.resumed = _take_back(pid, options.backend, journal, phases, plugins)
+        if loan is not None:
+            with operation(plugins.emit, Operation.RESUME, pid=pid):
+                loan.resumed = _take_back(pid, options.backend, journal, phases, plugins)
 
 
 def _take_back(

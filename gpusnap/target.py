@@ -213,7 +213,7 @@ def find_target(pid: int) -> Target:
 
     Raises:
         NotFoundError: No process has that PID.
-        TargetError: It is a zombie, a kernel thread, gpusnap itself or an ancestor of gpusnap.
+        TargetError: It is a zombie, a thread, gpusnap itself or an ancestor of gpusnap.
     """
     if pid <= 0:
         msg = f"{pid} is not a PID"
@@ -221,6 +221,9 @@ def find_target(pid: int) -> Target:
     if is_zombie(pid):
         msg = f"Process {pid} is a zombie: it has ended and waits to be reaped by its parent"
         raise TargetError(msg, cure="Nothing is left to save")
+    if (whole := int(read_status(pid)["Tgid"])) != pid:  # as task managers list it
+        msg = f"{pid} is a thread of process {whole}"
+        raise TargetError(msg, cure=f"Give {whole}")
     root = read_process(pid)
     _refuse_self(pid)
     if root.executable is None and not root.command:

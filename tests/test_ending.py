@@ -1,6 +1,7 @@
 """Processes are killed by their identity, and waited for."""
 
 import subprocess
+import threading
 from collections.abc import Iterator
 
 import msgspec
@@ -41,3 +42,16 @@ def test_one_that_is_gone_is_no_matter() -> None:
     assert found is not None
     kill(found)
     assert wait_gone([found], 0) == ()
+
+
+def test_a_thread_that_has_the_number_is_no_process() -> None:
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        found = identity(thread.native_id or 0)
+        assert found is not None
+        kill(found)
+    finally:
+        done.set()
+        thread.join()

@@ -6,15 +6,17 @@ from pathlib import Path
 import pytest
 
 import gpusnap
-from gpusnap.errors import DeadlineError, GpusnapError
+from gpusnap.errors import DeadlineError, DeviceError, GpusnapError
+from gpusnap.events import Event, OperationEnded
 from gpusnap.hookspecs import hookimpl
 from gpusnap.journal import Entry, Journal, Task, entries
-from gpusnap.plugins import Plugins
+from gpusnap.plugins import Backend, Plugins
 from gpusnap.recovery import recover
+from gpusnap.suspension import SuspendOptions, lent
 from gpusnap.testing import Machine, create_machine, fail
 from gpusnap.testing.backend import SimulatedBackend
 from gpusnap.testing.backend import backend as simulated
-from gpusnap.types import BackendInfo, Capability, Claim, Probe, Target
+from gpusnap.types import BackendInfo, Capability, Claim, DeviceState, Operation, Probe, Target
 from tests.testing.running import Program, start_program
 
 pytestmark = pytest.mark.usefixtures("root")
@@ -143,3 +145,38 @@ def test_a_resume_asks_the_named_backend_alone(program: Program, plugins: Plugin
     program.compute()
     with pytest.raises(DeadlineError):  # to suspend it, both have to be asked
         gpusnap.suspend(program.pid, backend="simulated", plugins=plugins)
+
+
+def test_a_target_that_the_driver_has_only_locked_is_not_taken_for_suspended(
+    program: Program, plugins: Plugins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, first = Backend.state, iter([DeviceState.LOCKED])
+
+    def state(backend: Backend, pids: tuple[int, ...]) -> dict[int, DeviceState]:
+        told = next(first, None)
+        return read(backend, pids) if told is None else dict.fromkeys(pids, told)
+
+    monkeypatch.setattr(Backend, "state", state)
+    with pytest.raises(DeviceError, match="is locked, not checkpointed"):
+        gpusnap.suspend(program.pid, plugins=plugins)
+    program.compute()
+    assert entries() == ()
+
+
+class Presser:
+    """A user who presses Ctrl-C when an operation has just ended well."""
+
+    @hookimpl
+    def gpusnap_event(self, event: Event) -> None:
+        if isinstance(event, OperationEnded) and event.operation is Operation.SUSPEND:
+            raise KeyboardInterrupt
+
+
+def test_a_target_whose_devices_are_lent_is_resumed_also_where_the_block_never_begins(
+    program: Program, plugins: Plugins
+) -> None:
+    plugins.register(Presser(), "presser")
+    with pytest.raises(KeyboardInterrupt), lent(program.pid, SuspendOptions(), plugins=plugins):
+        pytest.fail("the block began")
+    program.compute()
+    assert entries() == ()

@@ -1,6 +1,8 @@
 import os
+import queue
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -238,6 +240,21 @@ def test_gpusnap_itself() -> None:
 def test_an_ancestor() -> None:
     with pytest.raises(TargetError, match="is an ancestor of gpusnap"):
         find_target(os.getppid())
+
+
+def test_a_thread() -> None:
+    threads: queue.Queue[int] = queue.Queue()
+    end = threading.Event()
+    thread = threading.Thread(target=lambda: (threads.put(threading.get_native_id()), end.wait()))
+    thread.start()
+    number = threads.get()
+    with pytest.raises(
+        TargetError, match=f"{number} is a thread of process {os.getpid()}"
+    ) as caught:
+        find_target(number)
+    end.set()
+    thread.join()
+    assert caught.value.cure == f"Give {os.getpid()}"
 
 
 def test_a_kernel_thread() -> None:

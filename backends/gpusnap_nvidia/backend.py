@@ -115,7 +115,7 @@ class NvidiaBackend:
     @hookimpl
     def gpusnap_state(self, pids: tuple[int, ...]) -> States:
         """Read the states; processes the driver does not know are left out."""
-        return self._calls.states(pids)
+        return self._calls.states(pids, all_living=True)
 
     @hookimpl
     def gpusnap_compatible(

@@ -7,10 +7,17 @@ from typing import TypeVar
 
 import msgspec
 
-from gpusnap.errors import DeadlineError, DeviceError, GpusnapError, NoBackendError
+from gpusnap.errors import (
+    DeadlineError,
+    DeviceError,
+    GpusnapError,
+    NoBackendError,
+    NotFoundError,
+)
+from gpusnap.target import read_maps
 from gpusnap.types import Device, DeviceState
 from gpusnap.worker import Worker, WorkerDied, WorkerError
-from gpusnap_nvidia.results import explain
+from gpusnap_nvidia.results import INVALID_VALUE, explain
 from gpusnap_nvidia.uses import Use
 
 T = TypeVar("T")
@@ -88,6 +95,14 @@ def _failure(method: str, pid: int, error: GpusnapError) -> GpusnapError:
     return error
 
 
+def _hidden(pid: int, failure: CallFailed) -> bool:
+    """Whether the driver may know a process and did not tell its state."""
+    try:
+        return failure.code != INVALID_VALUE and bool(read_maps(pid))  # none: it is ending
+    except NotFoundError:
+        return False
+
+
 class Calls:
     """The driver of this machine, through one worker process."""
 
@@ -139,11 +154,16 @@ class Calls:
         except GpusnapError as error:
             raise _failure("state", pid, error) from None
 
-    def states(self, pids: Sequence[int]) -> dict[int, DeviceState]:
-        """States of the processes that the driver knows."""
+    def states(self, pids: Sequence[int], *, all_living: bool = False) -> dict[int, DeviceState]:
+        """States of the processes that the driver knows.
+
+        Args:
+            pids: The processes.
+            all_living: Whether it is an error that it does not tell that of one that lives.
+        """
         found, failures = self._at_once(self.state, pids)
-        for failure in failures.values():
-            if not isinstance(failure, CallFailed):
+        for pid, failure in failures.items():
+            if not isinstance(failure, CallFailed) or (all_living and _hidden(pid, failure)):
                 raise failure
         return found
 

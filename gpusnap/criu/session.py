@@ -38,6 +38,9 @@ class Session:
         started: Called with CRIU's PID before CRIU is asked for anything.
         namespace: Where CRIU runs, None for here. PIDs in a request, and those that CRIU tells,
             are those inside. One that was made for a restore ends where that fails.
+
+    Attributes:
+        undone: After a failure, whether CRIU told of it, and so has ended all that it had made.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Session:
         self._started = started
         self._namespace = namespace
         self._service: Service | None = None
+        self.undone = False
 
     @property
     def pid(self) -> int:
@@ -137,7 +141,9 @@ class Session:
                 if isinstance(self._namespace, Namespace):
                     self._namespace.end()
                 self._service.stop()
-                _clean_up(self._service, tree, conversation.outcome)
+                outcome = conversation.outcome
+                _clean_up(self._service, tree, outcome)
+                self.undone = outcome is not None and not outcome.success
                 raise
 
 

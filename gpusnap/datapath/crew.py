@@ -80,7 +80,8 @@ class Crew:
         """Wait in the caller until ``finished``, which is asked with the condition held.
 
         Raises:
-            BaseException: What failed in a thread, or in the caller; the threads have ended then.
+            BaseException: What failed in a thread, or in the caller. The work is called off then,
+                and :meth:`stop` waits for the threads, one of which a disk that hangs may hold.
         """
         try:
             while not self._finished_soon(finished):
@@ -88,7 +89,7 @@ class Crew:
             self._raise_failure()
             progress(done(), total)
         except BaseException:
-            self.stop()
+            self._call_off()
             raise
 
     def run(
@@ -99,7 +100,7 @@ class Crew:
         total: int,
         done: Callable[[], int],
     ) -> None:
-        """Start threads and wait until all have done their work; else as :meth:`watch`.
+        """Start threads and wait until all have done their work; else as :meth:`watch`, and wait.
 
         An interrupt at any instant leaves no thread behind, which might write somewhere.
         """
@@ -134,10 +135,13 @@ class Crew:
 
     def stop(self) -> None:
         """Call the work off and wait for the threads to notice."""
+        self._call_off()
+        self.join()
+
+    def _call_off(self) -> None:
         with self.changed:
             self._stopped = True
             self.changed.notify_all()
-        self.join()
 
     def join(self) -> None:
         """Wait for the threads to end; those that have done their work still take last steps."""

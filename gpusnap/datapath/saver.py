@@ -61,8 +61,9 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
 class Saver:
     """Saves memory into a folder: :meth:`copy` while the target stands still, then :meth:`finish`.
 
-    Whatever fails, the threads have ended when the error arrives; the folder is then worth
-    nothing. An error of one method is raised by the next one again.
+    Whatever fails, the work is called off and the folder worth nothing. The error does not wait
+    for the threads, since the target may: :meth:`abort` does. An error of one method is raised by
+    the next one again.
 
     Attributes:
         packs: All packs of the folder by their numbers, once :meth:`finish` has returned.
@@ -185,7 +186,7 @@ class Saver:
         return summarize(self._read, own, self._kept, joined, identities=identities, images=images)
 
     def abort(self) -> None:
-        """Stop; may be called at any time, also more than once."""
+        """Stop, and wait for the threads; may be called at any time, also more than once."""
         self._crew.stop()
 
     def _named(self, windows: Windows) -> tuple[Span, ...]:

@@ -206,6 +206,42 @@ def test_interrupt(tmp_path: Path) -> None:
     saver.abort()
 
 
+@pytest.mark.parametrize("finishing", [False, True])
+def test_an_interrupt_does_not_wait_for_a_disk_that_hangs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, finishing: bool
+) -> None:
+    """The target stands still meanwhile, and is to be let go first."""
+    writing, answering = threading.Event(), threading.Event()
+
+    def hang(*arguments: Any) -> int:
+        writing.set()
+        assert answering.wait(30)
+        return write_all(*arguments)
+
+    def interrupt(_done: int, _total: int) -> None:
+        assert writing.wait(60)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pack, "write_all", hang)
+    with Process("huge") as process:
+        saving = Saving(compression=Compression.ZSTD, workers=2)
+        saver = Saver(tmp_path / "regions", saving, runs_on=finishing)
+        if finishing:
+            saver.copy(process.spans(), silent)
+        with pytest.raises(KeyboardInterrupt):
+            saver.finish(interrupt) if finishing else saver.copy(process.spans(), interrupt)
+        at_work = threads_at_work()
+        answering.set()
+        saver.abort()
+    assert at_work
+    assert not threads_at_work()
+
+
+def threads_at_work() -> list[threading.Thread]:
+    found = threading.enumerate()
+    return [each for each in found if each.name.startswith("gpusnap-datapath")]
+
+
 def test_abort_between_copy_and_finish(tmp_path: Path) -> None:
     with Process("huge", "text") as process:
         saver = Saver(tmp_path / "regions", Saving(compression=Compression.ZSTD))

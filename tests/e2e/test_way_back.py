@@ -6,13 +6,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import gpusnap
 from gpusnap import dump_session
 from gpusnap.datapath import Span
-from gpusnap.errors import CriuError, TargetError
+from gpusnap.dump_session import DumpSession
+from gpusnap.errors import CriuError, DeviceError, TargetError
 from gpusnap.events import (
     CriuNotified,
     Event,
@@ -23,7 +25,7 @@ from gpusnap.events import (
 )
 from gpusnap.hookspecs import hookimpl
 from gpusnap.journal import entries, state_directory
-from gpusnap.plugins import default_plugins
+from gpusnap.plugins import Backend, default_plugins
 from gpusnap.recovery import recover
 from gpusnap.regions import MINIMUM_HOST, host_spans
 from gpusnap.restore_session import RestoreSession
@@ -198,26 +200,55 @@ def test_memory_that_is_gone_when_it_is_to_be_saved(
     assert gpusnap.restore_checkpoint("one").root_pid == pid
 
 
-def test_a_criu_that_leaves_out_the_filling(pid: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_criu_that_leaves_out_the_filling(
+    pid: int, dropped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gpusnap.create_checkpoint(pid, "one", leave_running=False)
     notified = RestoreSession._notified
 
-    def leave_out(session: RestoreSession, script: str, pid: int | None) -> bool:
-        return script == "post-restore" or notified(session, script, pid)
+    def leave_out(session: RestoreSession, script: str, root: int | None) -> bool:
+        if script == "pre-resume":
+            os.kill(pid, signal.SIGUSR1)  # the first thing that it would see if it ran
+        return script == "post-restore" or notified(session, script, root)
 
     monkeypatch.setattr(RestoreSession, "_notified", leave_out)
     with pytest.raises(CriuError, match="run without their memory"):
         gpusnap.restore_checkpoint("one")
+    assert not dropped.exists()
     assert not lives(pid)
     assert entries() == ()
 
 
-def take_pid(pid: int) -> "subprocess.Popen[bytes]":
+def test_a_criu_that_leaves_out_the_copying(pid: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    notified = DumpSession._notified
+
+    def leave_out(session: DumpSession, script: str, pid: int | None, **more: Any) -> bool:
+        return script == "post-dump" or notified(session, script, pid, **more)
+
+    monkeypatch.setattr(DumpSession, "_notified", leave_out)
+    with pytest.raises(CriuError, match="not that the processes stand still"):
+        gpusnap.create_checkpoint(pid, "one")
+    assert lives(pid)
+    assert entries() == ()
+
+
+def test_a_driver_that_does_not_know_what_was_restored(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_variables(monkeypatch, job.site)
+    gpusnap.create_checkpoint(job.pid, "one", leave_running=False)
+    monkeypatch.setattr(Backend, "state", lambda _backend, _pids: {})
+    with pytest.raises(DeviceError, match="is gone, not checkpointed"):
+        gpusnap.restore_checkpoint("one")
+    assert not lives(job.pid)
+
+
+def take_pid(pid: int, *command: str) -> "subprocess.Popen[bytes]":
     """A stranger that has a PID."""
     for _ in range(50):
         with next_pid(pid):
             made = subprocess.Popen(
-                ["sleep", "600"],
+                command or ["sleep", "600"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -251,6 +282,24 @@ def test_a_stranger_that_got_the_pid_is_not_saved(
     at_events(replace)
     with pytest.raises(TargetError, match=f"Process {pid} ended, and another one has its PID"):
         gpusnap.create_checkpoint(pid, "one", leave_running=False)
+    (stranger,) = strangers
+    assert stranger.poll() is None, "it runs on"
+    assert entries() == ()
+
+
+def test_a_stranger_of_the_same_program_that_got_the_pid_is_not_killed(
+    pid: int, at_events: Callable[[Do], None], strangers: list["subprocess.Popen[bytes]"]
+) -> None:
+    gpusnap.create_checkpoint(pid, "one", leave_running=False)
+
+    def replace(event: Event) -> None:
+        if event == PhaseStarted(phase=Phase.CRIU_RESTORE, total=0):
+            command = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+            strangers.append(take_pid(pid, *command))
+
+    at_events(replace)
+    with pytest.raises(CriuError):
+        gpusnap.restore_checkpoint("one")
     (stranger,) = strangers
     assert stranger.poll() is None, "it runs on"
     assert entries() == ()

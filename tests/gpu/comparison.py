@@ -7,9 +7,10 @@ Needs what evidence.py needs. In *CRIU alone* the driver's ``cuda-checkpoint`` t
 off the GPU, then ``criu dump`` and ``criu restore`` run without any plugin: what they take is
 CRIU's share. gpusnap's share is all of its steps but the driver's own. Who goes first changes from
 round to round; transparent huge pages are for everybody what the machine has, or ``--huge-pages``.
-Images are on a tmpfs of the script's own, for the last round on ``--disk``; to both, a program is
-also saved that runs on, for the time it stands still. Every program's data is checked. Writes one
-JSON file, anew after every round; times in microseconds.
+Images are on a tmpfs of the script's own, for the last round on ``--disk``, where a restore reads
+them from the disk and not from memory; to both, a program is also saved that runs on, for the time
+it stands still. Every program's data is checked. Writes one JSON file, anew with every figure;
+times in microseconds. What fails is noted under ``failures``, and the next is measured.
 """
 
 import argparse
@@ -23,19 +24,32 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from gpusnap.room import file_system
 from tests.gpu.evidence import Figures, Lab, criu, machine, must
-from tests.gpu.targets import Counter, Target, Training, await_true, start_counter, start_training
+from tests.gpu.targets import (
+    Counter,
+    Target,
+    Training,
+    await_true,
+    end_all,
+    start_counter,
+    start_training,
+    supervised,
+)
 
 DRIVER = {"preflight_us", "lock_us", "checkpoint_us", "restore_us", "unlock_us", "compare_us"}
 """gpusnap's steps that are no share of CRIU's: the driver's, and looking before doing."""
 
 TRAINING = {"steps": 100_000, "layers": 12, "width": 1024}
+CRIU_OPTIONS = ("--timeout", "600", "--file-locks", "--ext-unix-sk", "--link-remap")
+"""For CRIU by itself: what gpusnap would choose where a program asks for it."""
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 PARTS = ("counter", "training", "left_running", "disk")
@@ -47,20 +61,39 @@ Way = Callable[[Lab, Target], Figures]
 def share(figures: Figures) -> int:
     """Microseconds of a gpusnap command but for the driver's steps."""
     phases = {name: us for name, us in figures.items() if name.endswith("_us")}
-    own = phases.keys() - DRIVER - {"total_us", "frozen_us"}
+    own = phases.keys() - DRIVER - {"total_us", "frozen_us", "wall_us"}
     return sum(int(str(phases[name])) for name in own)
 
 
 def by_gpusnap(lab: Lab, target: Target, *options: str) -> Figures:
     saved = lab.gpusnap("checkpoint", target.pid, "snapshot", "--kill", *options)
-    stored = sum(file.stat().st_size for file in lab.repository.rglob("*") if file.is_file())
+    stored = stored_bytes(lab.repository)
+    written = forget(lab.repository)
     restored = lab.gpusnap("restore", "snapshot", *options)
     target.adopt()
     return {
         "checkpoint": saved | {"share_us": share(saved)},
         "restore": restored | {"share_us": share(restored)},
         "stored_bytes": stored,
+        "written_back_seconds": written,
     }
+
+
+def stored_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def forget(folder: Path) -> float | None:
+    """Have what is on a disk written and no longer kept in memory; the seconds of that."""
+    if file_system(folder) == "tmpfs":
+        return None
+    begin = time.monotonic()
+    for file in folder.rglob("*"):
+        if file.is_file() and not file.is_symlink():
+            with file.open("rb") as stream:
+                os.fsync(stream.fileno())
+                os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return time.monotonic() - begin
 
 
 def by_gpusnap_thp(lab: Lab, target: Target) -> Figures:
@@ -71,7 +104,7 @@ def by_gpusnap_thp(lab: Lab, target: Target) -> Figures:
 def _toggle(lab: Lab, target: Target) -> int:
     begin = time.monotonic_ns()
     program = f"{lab.plugin}/cuda-checkpoint"
-    subprocess.run([program, "--toggle", "--pid", str(target.pid)], check=True)
+    subprocess.run([program, "--toggle", "--pid", str(target.pid)], check=True, timeout=120)
     return (time.monotonic_ns() - begin) // 1000
 
 
@@ -95,15 +128,20 @@ def _dump_and_restore(lab: Lab, target: Target, plugin: list[object]) -> Figures
     images = lab.images / "criu"
     images.mkdir()
     try:
-        options = ["--images-dir", images, *plugin, "--timeout", "600", "--log-file"]
+        options = ["--images-dir", images, *plugin, *CRIU_OPTIONS, "--log-file"]
         dump = criu(lab, "dump", "--tree", target.pid, *options, "dump.log")
         await_true(lambda: not Path(f"/proc/{target.pid}").exists(), "the PID is free")
-        stored = sum(file.stat().st_size for file in images.iterdir())
+        stored, written = stored_bytes(images), forget(images)
         restore = criu(lab, "restore", "--restore-detached", *options, "restore.log")
         target.adopt()
     finally:
         shutil.rmtree(images)
-    return {"checkpoint": dump, "restore": restore, "stored_bytes": stored}
+    return {
+        "checkpoint": dump,
+        "restore": restore,
+        "stored_bytes": stored,
+        "written_back_seconds": written,
+    }
 
 
 WAYS: dict[str, Way] = {
@@ -127,7 +165,7 @@ def trip(lab: Lab, way: str, start: Start) -> Figures:
             figures["mismatches"] = bad
         if isinstance(target, Training):
             steps = target.steps()
-            await_true(lambda: target.steps() > steps + 5, "the training goes on")
+            target.await_true(lambda: target.steps() > steps + 5, "it went on")
     finally:
         target.kill()
         lab.clean()
@@ -149,15 +187,12 @@ def left_running(lab: Lab, start: Start) -> Figures:
     return {"checkpoint": saved, "verify": verified, "mismatches": bad}
 
 
-def rounds(lab: Lab, start: Start, count: int, full: int) -> Iterator[dict[str, Figures]]:
+def order(count: int, full: int) -> Iterator[tuple[int, str]]:
+    """The number of each round and its ways, first those of every round."""
     for number in range(count):
         ways = tuple(WAYS) if number < full else ALWAYS
-        figures: dict[str, Figures] = {}
         for way in ways[:: -1 if number % 2 else 1]:
-            figures[way] = trip(lab, way, start)
-            told = {key: _seconds(figures[way], key) for key in ("checkpoint", "restore")}
-            print(f"round {number} {way:12}", json.dumps(told), flush=True)
-        yield figures
+            yield number, way
 
 
 def _seconds(figures: Figures, command: str) -> Figures:
@@ -177,7 +212,8 @@ def ratios(found: list[dict[str, Figures]], of: str) -> Figures:
         for way in WAYS.keys() - {"gpusnap"}:
             values = []
             for each in found:
-                theirs = _times(each[way], command).get(of) if way in each else None
+                both = way in each and "gpusnap" in each
+                theirs = _times(each[way], command).get(of) if both else None
                 if theirs is not None:
                     values.append(theirs / _times(each["gpusnap"], command)[of])
             if values:
@@ -207,7 +243,8 @@ def tmpfs(folder: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        subprocess.run(["umount", folder], check=True)
+        end_all()
+        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def huge_pages_mode() -> str:
@@ -226,7 +263,7 @@ def huge_pages(mode: str) -> Iterator[None]:
 
 def training(folder: Path) -> Target:
     started = start_training(folder, "comparison", **TRAINING)
-    await_true(lambda: started.steps() > 20, "the training is under way")
+    started.await_true(lambda: started.steps() > 20, "it was under way")
     return started
 
 
@@ -237,23 +274,45 @@ class Report:
         self._output = output
         self._plugin = plugin
         self._found = about
+        self._failures: list[Figures] = []
 
     def measure(self, name: str, folder: Path, start: Start, count: int, full: int) -> None:
-        done: list[dict[str, Figures]] = []
-        for each in rounds(Lab(folder, self._plugin), start, count, full):
-            done.append(each)
-            of_all = {of: ratios(done, of) for of in ("share_us", "total_us")}
-            self._keep({name: done, f"{name}_ratios": of_all})
-        print(name, json.dumps(of_all, indent=1), flush=True)
+        lab = Lab(folder, self._plugin)
+        done: list[dict[str, Figures]] = [{} for _ in range(count)]
+        of_all: dict[str, Figures] = {}
+        for number, way in order(count, full):
+            with self._noted(f"{name}, round {number}, {way}"):
+                figures = done[number][way] = trip(lab, way, start)
+                of_all = {of: ratios(done, of) for of in ("share_us", "total_us")}
+                self._keep({name: [each for each in done if each], f"{name}_ratios": of_all})
+                told = {key: _seconds(figures, key) for key in ("checkpoint", "restore")}
+                print(f"{name}, round {number} {way:12}", json.dumps(told), flush=True)
+        print(f"{name} ratios", json.dumps(of_all), flush=True)
 
     def stand_still(self, name: str, folder: Path, start: Start) -> None:
-        figures = left_running(Lab(folder, self._plugin), start)
-        self._keep({name: figures})
-        print(name, json.dumps(figures), flush=True)
+        with self._noted(name):
+            figures = left_running(Lab(folder, self._plugin), start)
+            self._keep({name: figures})
+            print(name, json.dumps(figures), flush=True)
+
+    @contextmanager
+    def _noted(self, what: str) -> Iterator[None]:
+        """Note a failure, end what it left, and go on."""
+        begin = time.monotonic()
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - what fails is a result
+            traceback.print_exc()
+            end_all()
+            self._failures.append({"what": what, "error": f"{type(error).__name__}: {error}"})
+            self._keep({"failures": self._failures})
+        print(f"{time.monotonic() - begin:6.1f} s for {what}", flush=True)
 
     def _keep(self, figures: Figures) -> None:
         self._found |= figures
-        self._output.write_text(json.dumps(self._found, indent=2) + "\n")
+        draft = self._output.with_suffix(".new")
+        draft.write_text(json.dumps(self._found, indent=2) + "\n")
+        draft.replace(self._output)
 
 
 def options() -> argparse.Namespace:
@@ -268,7 +327,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--full-rounds", type=int, default=2, help="rounds of all ways")
     parser.add_argument("--training-rounds", type=int, default=2)
     parser.add_argument("--part", choices=PARTS, action="append", help="not all; repeatable")
-    parser.add_argument("--warm", type=int, default=8, help="GiB of memory touched first")
+    parser.add_argument(
+        "--warm", type=int, default=8, help="GiB of memory touched first, 0 for none"
+    )
     return parser.parse_args()
 
 
@@ -280,8 +341,9 @@ def main() -> None:
         "machine": machine(),
         "gib": asked.gib,
         "huge_pages": mode,
-        "first_touch": first_touch(asked.warm),
     }
+    if asked.warm:
+        about["first_touch"] = first_touch(asked.warm)
     report = Report(asked.output, asked.cuda_plugin, about)
     parts = asked.part or PARTS
 
@@ -305,5 +367,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    main()
+    with supervised():
+        main()

@@ -4,9 +4,10 @@
         [--width W] [--layers N]
 
 Needs root, and PyTorch in PYTHON. On a machine with a GPU the training is suspended first, so that
-its device memory is measured; else it trains on the CPU. Writes one JSON file. A rate is raw bytes
-by the seconds from the first copy to the last byte on FOLDER's disk; the first of them lies in
-memory unless named, and a slower one shows what ``auto`` does there. Threads are as many as CPUs.
+its device memory is measured; else it trains on the CPU. Writes one JSON file, anew after every
+folder. A rate is bytes but zeros by the seconds from the first copy to the last byte on FOLDER's
+disk; the first of them lies in memory unless named, and a slower one shows what ``auto`` does
+there. Threads are as many as CPUs.
 """
 
 import argparse
@@ -21,19 +22,22 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from gpusnap.datapath import Compression, Saver, Saving, Span
+from gpusnap.errors import EXIT_WARNINGS
 from gpusnap.regions import host_spans
 from gpusnap.room import file_system
 from gpusnap.target import find_target
+from tests.gpu.targets import PATIENCE_S, await_true, query, supervised
 
 PROGRAM = Path(__file__).parent / "programs" / "language_model.py"
 STEPS, ROUNDS = 5, 3
 
-SHOWN = ("saved_of_nonzero", "gb_per_s", "stored")
+SHOWN = ("saved_of_nonzero", "gb_per_s", "rate_over_raw", "stored")
 
 Figures = dict[str, object]
 
@@ -44,10 +48,12 @@ def start(
     ready = folder / f"ready-{dtype}"
     command = [python, str(PROGRAM), str(ready), dtype, *map(str, (*size, STEPS))]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    while not ready.exists():
-        if process.poll() is not None:
-            sys.exit(f"the training ended with {process.returncode}")
-        time.sleep(0.1)
+    begin = time.monotonic()
+    await_true(lambda: ready.exists() or process.poll() is not None, "trained", 4 * PATIENCE_S)
+    if process.poll() is not None:
+        sys.exit(f"the training ended with {process.returncode}")
+    await_true(lambda: ready.read_text().endswith("\n"), "the loss is written")
+    print(f"{dtype} trained in {time.monotonic() - begin:.0f} s", flush=True)
     return process, ready.read_text().strip()
 
 
@@ -73,10 +79,10 @@ def save(spans: tuple[Span, ...], compression: Compression, folder: Path) -> Fig
 def measure(pid: int, folder: Path) -> dict[str, Figures]:
     """Every codec in turn, so that what else the machine does meets all of them."""
     spans = host_spans(find_target(pid), ())
-    rounds = [
-        {each.value: save(spans, each, folder / "regions") for each in Compression}
-        for _ in range(ROUNDS)
-    ]
+    rounds: list[dict[str, Figures]] = []
+    for _ in range(ROUNDS):
+        rounds.append({each.value: save(spans, each, folder / "regions") for each in Compression})
+        print({name: f"{each['seconds']:.2f} s" for name, each in rounds[-1].items()}, flush=True)
     table: dict[str, Figures] = {}
     for codec, first in rounds[0].items():
         seconds = [float(str(each[codec]["seconds"])) for each in rounds]
@@ -87,13 +93,19 @@ def measure(pid: int, folder: Path) -> dict[str, Figures]:
             "saved_of_nonzero": 1 - int(str(first["stored"])) / held,
             "gb_per_s": held / statistics.median(seconds) / 1e9,
         }
+    raw = table["none"]["gb_per_s"]
+    for row in table.values():
+        row["rate_over_raw"] = float(str(row["gb_per_s"])) / float(str(raw))
     return table
 
 
 def measure_training(
     python: str, dtype: str, size: tuple[int, int], folders: list[Path]
-) -> Figures:
-    """Train, take the program off the device or stop it, and measure on every folder's disk."""
+) -> Iterator[Figures]:
+    """Train, take the program off the device or stop it, and measure on every folder's disk.
+
+    Yields what was found so far, after every folder.
+    """
     with tempfile.TemporaryDirectory(prefix="gpusnap-") as own:
         process, said = start(python, dtype, size, Path(own))
         device = said.split()[1]
@@ -101,7 +113,10 @@ def measure_training(
         try:
             if device == "cuda":
                 command = [sys.executable, "-m", "gpusnap", "suspend", str(process.pid)]
-                subprocess.run(command, check=True)
+                suspended = subprocess.run(command, check=False, timeout=PATIENCE_S)
+                if suspended.returncode not in {0, EXIT_WARNINGS}:
+                    sys.exit(f"gpusnap suspend exited with {suspended.returncode}")
+                found["gpu"] = query("name,driver_version")[0]
             else:
                 process.send_signal(signal.SIGSTOP)
             for folder in folders:
@@ -111,10 +126,10 @@ def measure_training(
                 print(dtype, device, folder, file_system(folder), flush=True)
                 for codec, row in table.items():
                     print(f"  {codec:8}", {key: row[key] for key in SHOWN}, flush=True)
+                yield found
         finally:
             process.kill()
             process.wait()
-    return found
 
 
 def main() -> None:
@@ -133,9 +148,11 @@ def main() -> None:
     }
     for dtype in ("fp32", "bf16"):
         folders = arguments.folder or [Path("/dev/shm")]
-        found[dtype] = measure_training(arguments.python, dtype, size, folders)
-        arguments.output.write_text(json.dumps(found, indent=2) + "\n")
+        for each in measure_training(arguments.python, dtype, size, folders):
+            found[dtype] = each
+            arguments.output.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    with supervised():
+        main()

@@ -1,6 +1,6 @@
 """Jobs that survive, branches and preemption, on real hardware.
 
-    python tests/gpu/jobs.py --output FILE [--images FOLDER] [--only SCENARIO]
+    python tests/gpu/jobs.py --output FILE [--images FOLDER] [--only SCENARIO[,SCENARIO]...]
 
 Needs what evidence.py needs. Writes one JSON file, anew after every scenario, and exits with 1 if a
 scenario failed.
@@ -20,14 +20,22 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from gpusnap.repository import Repository
 from gpusnap.types import ProcessId
-from tests.gpu.evidence import Figures, Lab, must, run_all
-from tests.gpu.targets import PROGRAMS, Training, await_true, query, start_training, used_mib
+from tests.gpu.evidence import Figures, Lab, folder_in, must, run_all
+from tests.gpu.targets import (
+    PROGRAMS,
+    Training,
+    await_true,
+    query,
+    start_training,
+    supervised,
+    used_mib,
+)
 
 EPOCHS, STEPS = 3, 60
 RATE, OTHER_RATE = "1e-4", "3e-4"
-LARGE = {"steps": 500, "layers": 12, "width": 1024}
-SMALL = {"steps": 300, "layers": 4, "width": 512}
-EVERY_S = 8
+LARGE = {"steps": 1000, "layers": 12, "width": 1024}
+SMALL = {"steps": 600, "layers": 4, "width": 512}
+EVERY_S = 10
 HOG = "import torch; n=torch.cuda.mem_get_info()[0]; x=torch.zeros(int(n*.98)//4, device='cuda')"
 
 
@@ -143,7 +151,7 @@ def preempted(lab: Lab) -> Figures:
     """An urgent job gets nearly all of the GPU's memory; the first then ends identically."""
     reference = start_training(lab.folder, "first-alone", **SMALL).finish()
     training = start_training(lab.folder, "first", **SMALL)
-    await_true(lambda: training.steps() > SMALL["steps"] // 4, "it is under way")
+    training.await_true(lambda: training.steps() > SMALL["steps"] // 4, "a quarter")
     before = used_mib()
     command = [sys.executable, "-m", "gpusnap", "preempt", str(training.pid), "--for"]
     peak_command = f'{sys.executable} -c "{HOG}; import subprocess; {_SMI}"'
@@ -174,7 +182,7 @@ def interval(lab: Lab) -> Figures:
     log = lab.folder / "interval.log"
     numbers = map(str, (*LARGE.values(), 0))
     job = [sys.executable, str(PROGRAMS / "train.py"), str(log), *numbers]
-    command = [sys.executable, "-m", "gpusnap", "run", "--every", f"{EVERY_S}s", "--keep-last", "9"]
+    command = [sys.executable, "-m", "gpusnap", "run", "--every", f"{EVERY_S}s", "--keep-last", "6"]
     begin = time.monotonic()
     ran = subprocess.run(
         [*command, "--name", "interval", "--", *job],
@@ -199,6 +207,7 @@ def interval(lab: Lab) -> Figures:
         "frozen_seconds": frozen,
         "mean_frozen_seconds": mean,
         "share_lost_at_30_min": mean / 1800,
+        "said": ran.stderr.splitlines()[-20:],
     }
 
 
@@ -216,9 +225,9 @@ def main() -> int:
     parser.add_argument("--images", type=Path, default=Path("/dev/shm/gpusnap-jobs"))
     parser.add_argument("--only", action="append", default=[], metavar="SCENARIO")
     arguments = parser.parse_args()
-    arguments.images.mkdir(parents=True, exist_ok=True)
-    lab = Lab(arguments.images, None)
-    return run_all(SCENARIOS, lab, arguments.output, arguments.only)
+    with folder_in(arguments.images) as images, supervised():
+        lab = Lab(images, None)
+        return run_all(SCENARIOS, lab, arguments.output, arguments.only)
 
 
 if __name__ == "__main__":

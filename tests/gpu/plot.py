@@ -62,7 +62,7 @@ def draw(measured: dict[str, object], output: Path) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(11, 3.6), sharey=True, layout="constrained")
     rounds = measured["counter"]
     assert isinstance(rounds, list)
-    shown = {way: name for way, name in WAYS.items() if way in rounds[0]}
+    shown = {way: name for way, name in WAYS.items() if any(way in each for each in rounds)}
     for axis, command in zip(axes, COMMANDS, strict=True):
         for row, way in enumerate(shown):
             times = [each[way][command] for each in rounds if way in each]

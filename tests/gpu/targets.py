@@ -1,20 +1,28 @@
 """The programs that are checkpointed on real hardware, and what the driver says of them."""
 
+import contextlib
+import hashlib
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NoReturn, Self
+
+import psutil
 
 from gpusnap.target import alive, identity
 from gpusnap.types import ProcessId
 
 PROGRAMS = Path(__file__).parent / "programs"
 PATIENCE_S = 120.0
+MARK = "GPUSNAP_GPU_SCRIPT"
+"""Variable that everything a script starts inherits, restored programs too."""
 
 
 def await_true(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
@@ -25,13 +33,45 @@ def await_true(condition: Callable[[], bool], what: str, timeout_s: float = PATI
         time.sleep(0.02)
 
 
-def build(name: str, folder: Path) -> Path:
-    """Compile one of the programs for the GPU at hand."""
+def build(name: str) -> Path:
+    """Compile one of the programs for the GPU at hand, once for all scripts."""
+    source = PROGRAMS / f"{name}.cu"
+    digest = hashlib.sha256(source.read_bytes() + (PROGRAMS / "check.cuh").read_bytes())
+    folder = Path(tempfile.gettempdir()) / f"gpusnap-programs-{digest.hexdigest()[:12]}"
     program = folder / name
     if not program.exists():
-        source = PROGRAMS / f"{name}.cu"
-        subprocess.run(["nvcc", "-O2", "-arch=native", "-o", program, source], check=True)
+        folder.mkdir(exist_ok=True)
+        draft = folder / f"{name}.new"
+        command = ["nvcc", "-O2", "-arch=native", "-o", str(draft), str(source)]
+        subprocess.run(command, check=True, timeout=PATIENCE_S)
+        draft.replace(program)
     return program
+
+
+def _terminated(number: int, _frame: object) -> NoReturn:
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
+@contextmanager
+def supervised() -> Iterator[None]:
+    """End what the script started when it ends, also where a time limit's SIGTERM ends it."""
+    os.environ[MARK] = str(os.getpid())
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        yield
+    finally:
+        end_all()
+
+
+def end_all() -> None:
+    """Kill whatever was started since :func:`supervised` and is still there."""
+    marked = f"{MARK}={os.getpid()}".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        # A process that ends meanwhile is no concern any more.
+        with contextlib.suppress(OSError):
+            if marked in (process / "environ").read_bytes().split(b"\0"):
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def query(fields: str, *, processes: bool = False) -> list[list[str]]:
@@ -95,9 +135,33 @@ class Target:
             raise RuntimeError(f"process {self.pid} is not there")
         self.process = restored
 
+    def await_true(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for something the program does, and no longer than it lives."""
+
+        def done() -> bool:
+            gone = identity(self.pid) is None
+            if condition():
+                return True
+            if gone:
+                raise RuntimeError(f"the program ended before {what}: {self.said()}")
+            return False
+
+        await_true(done, what)
+
+    def said(self) -> str:
+        """The end of what it printed."""
+        output = self.log.with_suffix(".out")
+        return output.read_text(errors="replace")[-2000:] if output.exists() else ""
+
     def kill(self) -> None:
-        if self.alive:
-            os.kill(self.pid, signal.SIGKILL)
+        """Kill the tree, also one that was restored and not yet adopted."""
+        # A session's leader with this PID is the program or its copy.
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if os.getsid(self.pid) == self.pid:
+                tree = psutil.Process(self.pid)
+                for process in (tree, *tree.children(recursive=True)):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process.kill()
         await_true(lambda: identity(self.pid) is None, "the PID is free")
 
 
@@ -116,7 +180,7 @@ class Counter(Target):
     def advance(self, rounds: int = 3) -> int:
         """Wait for more rounds; returns the mismatches seen."""
         begin = self.read()[0]
-        await_true(lambda: self.read()[0] >= begin + rounds, "the program counts on")
+        self.await_true(lambda: self.read()[0] >= begin + rounds, "it counted on")
         return self.read()[1]
 
 
@@ -138,13 +202,13 @@ class Training(Target):
     def finish(self) -> dict[int, set[str]]:
         await_true(lambda: not self.alive, "the training ends", 300.0)
         if not self.log.read_text().endswith("done\n"):
-            raise RuntimeError(self.log.with_suffix(".out").read_text()[-2000:])
+            raise RuntimeError(self.said())
         return self.losses()
 
 
 def start_counter(gib: float, folder: Path) -> Counter:
     log = folder / "counter.log"
-    counter = Counter.start([build("counter", folder), str(gib), log], log)
+    counter = Counter.start([build("counter"), str(gib), log], log)
     counter.advance()
     return counter
 

@@ -1,3 +1,5 @@
+import os
+import subprocess
 import threading
 import time
 from typing import Any
@@ -6,6 +8,7 @@ import pytest
 
 from gpusnap.errors import DeadlineError, DeviceError
 from gpusnap.types import DeviceState
+from gpusnap.worker import Worker, WorkerError
 from gpusnap_nvidia import NvidiaBackend, lock
 from gpusnap_nvidia.calls import CallFailed
 from tests.nvidia.machine import SimulatedMachine, await_true
@@ -173,3 +176,18 @@ def test_the_caller_of_a_lock_may_die(backend: NvidiaBackend, machine: Simulated
     assert backend.gpusnap_state((program.pid,)) == {program.pid: DeviceState.LOCKED}
     backend.gpusnap_unlock((program.pid,))
     assert program.computes()
+
+
+def test_who_lives_and_cannot_be_reached_is_not_taken_for_gone(
+    backend: NvidiaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **_more: object) -> None:
+        answer = [304, "CUDA_ERROR_OPERATING_SYSTEM", "cuCheckpointProcessGetState"]
+        raise WorkerError("refused", kind="CudaError", value=list[object](answer))
+
+    monkeypatch.setattr(Worker, "call", refuse)
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    assert backend.gpusnap_state((ended.pid,)) == {}
+    with pytest.raises(DeviceError, match=f"could not reach process {os.getpid()}"):
+        backend.gpusnap_state((os.getpid(), ended.pid))

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch.nn import Linear, Sequential
 from torch.nn.parallel import DistributedDataParallel
 
-WIDTH, LAYERS, BATCH = 2048, 16, 256
-PAUSE_S = 0.04
+WIDTH, LAYERS, BATCH = 2048, 4, 256
+PAUSE_S = 0.08
 """After each step, so that a run lasts long enough to be interrupted often."""
 
 
