@@ -1,5 +1,4 @@
 import os
-import queue
 import subprocess
 import sys
 import threading
@@ -243,15 +242,12 @@ def test_an_ancestor() -> None:
 
 
 def test_a_thread() -> None:
-    threads: queue.Queue[int] = queue.Queue()
     end = threading.Event()
-    thread = threading.Thread(target=lambda: (threads.put(threading.get_native_id()), end.wait()))
+    thread = threading.Thread(target=end.wait)
     thread.start()
-    number = threads.get()
-    with pytest.raises(
-        TargetError, match=f"{number} is a thread of process {os.getpid()}"
-    ) as caught:
-        find_target(number)
+    words = f"{thread.native_id} is a thread of process {os.getpid()}"
+    with pytest.raises(TargetError, match=words) as caught:
+        find_target(thread.native_id or 0)
     end.set()
     thread.join()
     assert caught.value.cure == f"Give {os.getpid()}"
