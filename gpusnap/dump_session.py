@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from gpusnap.criu import GUARD_NAME, Range, Session, find_criu, guarded, inventory_plugins
 from gpusnap.datapath import Span
-from gpusnap.errors import CriuError, refuse
+from gpusnap.errors import CriuError, NotFoundError, TargetError, refuse
 from gpusnap.events import CriuNotified, Event, Phase
 from gpusnap.journal import Journal
 from gpusnap.nested import entrance, outside_map
@@ -16,7 +16,7 @@ from gpusnap.plan import Prepared
 from gpusnap.regions import RegionsMovedError, device_spans, host_spans
 from gpusnap.repository import Draft
 from gpusnap.repository.storage import storage
-from gpusnap.target import find_target
+from gpusnap.target import find_target, is_zombie, read_status
 from gpusnap.thp import huge_pages
 from gpusnap.types import CriuOptions, DeviceImage
 
@@ -25,6 +25,10 @@ Standing: TypeAlias = Callable[[Sequence[Span]], None]
 
 What it raises has CRIU let the processes go on, even where they were to end.
 """
+
+_LOOKS = 5
+"""How often in a row, about a second apart, a process is seen dead until CRIU is given up: one that
+does not wait for it fails sooner."""
 
 
 class DumpSession:
@@ -45,6 +49,7 @@ class DumpSession:
         self._phases = phases
         self._emit = emit
         self._stood = False
+        self._looks = 0
         self._dumping = contextlib.ExitStack()
 
     def run(self, image: DeviceImage | None, journal: Journal, standing: Standing) -> None:
@@ -84,7 +89,8 @@ class DumpSession:
             if self._prepared.driven is None:
                 self._phases.freeze(self._prepared.target.pids)
             with self._huge_pages():
-                session.dump(request, partial(self._notified, hidden=hidden, standing=standing))
+                notified = partial(self._notified, hidden=hidden, standing=standing)
+                session.dump(request, notified, self._watch)
         if not self._stood:
             msg = "CRIU said that it is done, but not that the processes stand still"
             raise CriuError(msg, cure="Use another CRIU; see gpusnap setup-criu")
@@ -118,6 +124,19 @@ class DumpSession:
             self._stood = True
         return True
 
+    def _watch(self) -> None:
+        """CRIU waits for ever for a process with threads that is killed while it traces it.
+
+        The kernel does not tell it of the first thread's end before it has reaped the others.
+        """
+        if self._stood and not self._prepared.options.leave_running:
+            return  # CRIU ends them all
+        dead = [pid for pid in self._prepared.target.pids if _is_held_dead(pid)]
+        self._looks = self._looks + 1 if dead else 0
+        if self._looks >= _LOOKS:
+            msg = f"Process {dead[0]} was killed while it was being saved"
+            raise TargetError(msg, cure="Find out what killed it")
+
     def _check_images(self, *, guarded: bool) -> None:
         present = inventory_plugins(self._draft.images)
         wanted = self._criu_options.inventory_plugin
@@ -133,3 +152,11 @@ class DumpSession:
         backend = self._prepared.backend
         if backend is not None:
             refuse(backend.verify_images(str(self._draft.images)), CriuError)
+
+
+def _is_held_dead(pid: int) -> bool:
+    """Whether a process has ended and its tracer, which is CRIU, keeps that from its parent."""
+    try:
+        return is_zombie(pid) and read_status(pid)["TracerPid"] != "0"
+    except NotFoundError:
+        return False

@@ -66,7 +66,7 @@ class Session:
             raise UsageError("CRIU has not been started in this session")
         return self._service.pid
 
-    def dump(self, request: DumpRequest, notify: Notify) -> None:
+    def dump(self, request: DumpRequest, notify: Notify, watch: Watch = lambda: None) -> None:
         """Dump a process tree.
 
         At ``post-dump`` the images are complete and the target is still frozen. It runs on if
@@ -75,9 +75,9 @@ class Session:
         Raises:
             CriuError: CRIU failed, with the decisive line of its log; the target runs on.
             DeadlineError: CRIU took too long and was stopped.
-            BaseException: Whatever ``notify`` raised, after CRIU has ended.
+            BaseException: Whatever ``notify`` or ``watch`` raised, after CRIU has ended.
         """
-        self._carry_out(rpc_pb2.DUMP, request, notify)
+        self._carry_out(rpc_pb2.DUMP, request, notify, watch)
 
     def restore(self, request: RestoreRequest, notify: Notify, watch: Watch = lambda: None) -> int:
         """Bring a process tree back.

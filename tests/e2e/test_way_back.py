@@ -12,6 +12,7 @@ import pytest
 
 import gpusnap
 from gpusnap import dump_session
+from gpusnap.criu import service, session
 from gpusnap.datapath import Span
 from gpusnap.dump_session import DumpSession
 from gpusnap.errors import CriuError, DeviceError, TargetError
@@ -29,7 +30,7 @@ from gpusnap.plugins import Backend, default_plugins
 from gpusnap.recovery import recover
 from gpusnap.regions import MINIMUM_HOST, host_spans
 from gpusnap.restore_session import RestoreSession
-from gpusnap.target import alive, identity
+from gpusnap.target import alive, identity, read_status
 from gpusnap.types import Target
 from tests.e2e.jobs import Job, Site, await_true, start_detached
 from tests.e2e.test_new_pids import set_variables
@@ -176,6 +177,25 @@ def test_a_journal_that_cannot_be_removed_is_no_failure(
     at_events(spoil_journal(SnapshotRestored))
     assert gpusnap.restore_checkpoint("one").root_pid == pid
     assert lives(pid)
+
+
+def test_a_target_killed_while_criu_hangs(
+    pid: int, monkeypatch: pytest.MonkeyPatch, at_events: Callable[[Do], None]
+) -> None:
+    """As CRIU does by itself where it waits for a process that is killed while it traces it."""
+
+    def strike(event: Event) -> None:
+        if event == CriuNotified(script="post-dump"):
+            os.kill(int(read_status(pid)["TracerPid"]), signal.SIGSTOP)
+            os.kill(pid, signal.SIGKILL)
+
+    monkeypatch.setattr(session, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(service, "UNDO_SECONDS", 1)
+    at_events(strike)
+    with pytest.raises(TargetError, match=f"Process {pid} was killed while it was being saved"):
+        gpusnap.create_checkpoint(pid, "one", timeout_us=60_000_000)
+    await_true(lambda: identity(pid) is None, "its parent may reap it")
+    assert entries() == ()
 
 
 @pytest.mark.parametrize("leave_running", [True, False])

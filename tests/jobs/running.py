@@ -135,7 +135,7 @@ class Followed:
             assert gpusnap.poll() is None, f"{what}: {gpusnap.communicate()}"
             return False
 
-        if not becomes_true(holds, 60.0):
+        if not becomes_true(holds, 120.0):
             gpusnap = self.place.started[-1]
             gpusnap.kill()
             raise AssertionError(f"{what}: {self.run} {gpusnap.communicate()[1]}")
