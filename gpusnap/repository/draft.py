@@ -2,9 +2,10 @@
 
 ::
 
-    .draft-NAME/lock        held as long as the process that makes it lives
-    .draft-NAME/snapshot/   becomes NAME/
-    .draft-NAME/work/       CRIU's logs; never published
+    .draft-NAME      the hidden folder, with
+        lock         held as long as the process that makes it lives
+        snapshot     becomes NAME
+        work         CRIU's logs; never published
 """
 
 import errno
