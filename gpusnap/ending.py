@@ -1,13 +1,14 @@
 """Processes ended by force: that very one, never a stranger that got its PID meanwhile."""
 
 import errno
+import itertools
 import os
 import signal
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 
-from gpusnap.target import alive, identity
+from gpusnap.target import gone, identity
 from gpusnap.types import ProcessId
 
 _LOOK_S = 0.01
@@ -37,10 +38,18 @@ def kill(process: ProcessId) -> None:
 
 
 def wait_gone(processes: Iterable[ProcessId], timeout_s: float) -> tuple[ProcessId, ...]:
-    """Wait until processes no longer run; return those that still do (zombies do not run)."""
+    """Wait until processes have ended, each with all its threads; return those that have not.
+
+    One that has ended and waits to be reaped by its parent is not waited for.
+    """
     deadline = time.monotonic() + timeout_s
-    left = tuple(filter(alive, processes))
+    left = tuple(itertools.filterfalse(gone, processes))
     while left and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
-        left = tuple(filter(alive, left))
+        left = tuple(itertools.filterfalse(gone, left))
     return left
+
+
+def still_there(process: ProcessId) -> str:
+    """What to say of a process that was killed and that the kernel has not ended yet."""
+    return f"Process {process.pid} was killed but is still there"

@@ -4,13 +4,13 @@ import contextlib
 import time
 from collections.abc import Collection
 
-from gpusnap.ending import kill, wait_gone
-from gpusnap.errors import DeadlineError, DeviceError, GpusnapError
+from gpusnap.ending import kill, still_there, wait_gone
+from gpusnap.errors import DeadlineError, DeviceError, GpusnapError, TargetError
 from gpusnap.events import Phase
 from gpusnap.journal import Entry, Journal
 from gpusnap.phases import Phases
 from gpusnap.plugins import Backend
-from gpusnap.target import alive, host_ticks, identity, read_process, same
+from gpusnap.target import host_ticks, identity, read_process, same
 from gpusnap.types import DeviceMap, DeviceState, ProcessId
 from gpusnap.worker import await_answers
 
@@ -20,6 +20,9 @@ SAME_DEVICES = DeviceMap()
 _ATTEMPTS = 3
 _SETTLE_S = 60.0
 """How long a state between two others may last before it counts as stuck."""
+
+_DEATH_S = 30.0
+"""How long the kernel may take to end what was killed."""
 
 _BETWEEN = frozenset({DeviceState.CHECKPOINTING, DeviceState.RESTORING})
 
@@ -168,12 +171,16 @@ def kill_restored(entry: Entry) -> tuple[int, ...]:
 
     Returns:
         PIDs that were killed and are gone.
+
+    Raises:
+        TargetError: One was killed and is still there.
     """
     doomed = [found for each in entry.processes if (found := _remnant(each, entry)) is not None]
     for process in doomed:
         kill(process)
-    wait_gone(doomed, 30.0)
-    return tuple(process.pid for process in doomed if not alive(process))
+    if left := wait_gone(doomed, _DEATH_S):
+        raise TargetError(still_there(left[0]), cure="Run gpusnap recover once it has ended")
+    return tuple(process.pid for process in doomed)
 
 
 def _remnant(process: ProcessId, entry: Entry) -> ProcessId | None:

@@ -140,14 +140,18 @@ class Restore:
         try:
             with self._phases.step(Phase.ROLLBACK):
                 killed = () if nothing_left else kill_restored(entry)
+            details = (f"{_count(killed)} killed",) if killed else ()
+        except GpusnapError as failure:  # the journal keeps what has not ended
+            self._journal.leave()
+            details = (failure.text, *((failure.cure,) if failure.cure else ()))
         except BaseException:  # interrupted once more: gpusnap recover need not wait for our end
             self._journal.leave()
             raise
-        with contextlib.suppress(GpusnapError):  # a journal too many does no harm
-            self._journal.finish()
+        else:
+            with contextlib.suppress(GpusnapError):  # a journal too many does no harm
+                self._journal.finish()
         if isinstance(error, GpusnapError):
-            error.details += ("The snapshot is unchanged",)
-            error.details += (f"{_count(killed)} killed",) if killed else ()
+            error.details += ("The snapshot is unchanged", *details)
 
 
 def _entry(prepared: PreparedRestore, namespace: Namespace | None) -> Entry:

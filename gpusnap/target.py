@@ -125,6 +125,18 @@ def is_zombie(pid: int) -> bool:
         return False
 
 
+def lives(pid: int) -> bool:
+    """True where a process that has not ended has that PID.
+
+    It is one look. With :func:`identity` and :func:`is_zombie` it would be two, and what is reaped
+    in between would be taken for a process that runs: seen by the first, and then no zombie.
+    """
+    try:
+        return _read_stat(pid)[_STATE] not in "ZX"
+    except NotFoundError:
+        return False
+
+
 def alive(process: ProcessId) -> bool:
     """True where that very process still runs: same start, and no zombie."""
     try:
@@ -132,6 +144,21 @@ def alive(process: ProcessId) -> bool:
     except NotFoundError:
         return False
     return stat[_STATE] not in "ZX" and same(_identity(process.pid, stat), process)
+
+
+def gone(process: ProcessId) -> bool:
+    """True once that very process holds nothing more: only its parent may still have to reap it.
+
+    A process that is killed may show as a zombie while some of its threads still end; these hold
+    its memory, its files and its devices.
+    """
+    try:
+        stat = _read_stat(process.pid)
+    except NotFoundError:
+        return True
+    if not same(_identity(process.pid, stat), process):
+        return True
+    return stat[_STATE] in "ZX" and int(stat[_THREADS]) <= 1
 
 
 def _command(pid: int) -> tuple[str, ...]:

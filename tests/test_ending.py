@@ -10,6 +10,7 @@ import pytest
 from gpusnap.ending import kill, wait_gone
 from gpusnap.target import alive, identity
 from gpusnap.types import ProcessId
+from tests.endings import headless
 
 
 @pytest.fixture
@@ -27,6 +28,13 @@ def test_a_process_is_killed_and_waited_for(sleeper: ProcessId) -> None:
     assert wait_gone([sleeper], 60) == ()
     assert not alive(sleeper)
     kill(sleeper)  # a zombie by now
+
+
+def test_threads_that_outlive_the_first_are_waited_for() -> None:
+    with headless() as process:
+        assert wait_gone([process], 0) == (process,)
+        kill(process)
+        assert wait_gone([process], 60) == ()
 
 
 def test_whoever_got_its_pid_meanwhile_is_left_alone(sleeper: ProcessId) -> None:

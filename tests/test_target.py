@@ -13,13 +13,17 @@ from gpusnap.target import (
     Mapping,
     alive,
     find_target,
+    gone,
     identity,
     is_zombie,
+    lives,
+    myself,
     read_maps,
     read_process,
     same,
 )
 from gpusnap.types import ProcessId
+from tests.endings import headless, reaped_at_a_look
 from tests.time_namespaces import OFFSETS, run_in, skip_without, start_in
 
 GONE = 2**22 + 1
@@ -78,6 +82,30 @@ def test_a_start_two_ticks_away_is_another_process(child: subprocess.Popen[bytes
     assert found is not None
     for ticks in (-2, 2):
         assert not alive(ProcessId(found.pid, found.start_ticks + ticks))
+
+
+def test_only_a_process_that_has_not_ended_lives(zombie: int) -> None:
+    assert list(map(lives, (os.getpid(), zombie, GONE))) == [True, False, False]
+
+
+def test_a_zombie_that_is_reaped_once_it_was_looked_at_does_not_live(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pid = reaped_at_a_look(monkeypatch)
+    assert not lives(pid)
+    assert identity(pid) is None
+
+
+def test_a_process_is_gone_once_all_its_threads_are(zombie: int) -> None:
+    with headless() as process:
+        assert is_zombie(process.pid)
+        assert not gone(process)
+    assert gone(process)
+    ended = identity(zombie)
+    assert ended is not None
+    assert gone(ended)
+    assert gone(ProcessId(os.getpid(), myself().start_ticks - 100)), "another one has its PID now"
+    assert gone(ProcessId(GONE, 1))
 
 
 def test_a_zombie_is_not_alive(zombie: int) -> None:

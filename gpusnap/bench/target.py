@@ -13,7 +13,7 @@ import psutil
 
 from gpusnap.bench.program import ANSWER, Answer
 from gpusnap.errors import DeadlineError, GpusnapError
-from gpusnap.target import alive, identity, is_zombie, myself
+from gpusnap.target import alive, gone, identity, myself
 
 _MODULE = "gpusnap.bench.program"
 _PATIENCE_S = 60.0
@@ -104,11 +104,8 @@ class Program:
         Raises:
             DeadlineError: It has not.
         """
-        _wait(
-            lambda: identity(self.pid) is None or is_zombie(self.pid),
-            _PATIENCE_S,
-            "was killed and still runs",
-        )
+        found = identity(self.pid)
+        _wait(lambda: found is None or gone(found), _PATIENCE_S, "was killed and still runs")
 
     def await_gone(self) -> None:
         """Wait until its PID is free again.

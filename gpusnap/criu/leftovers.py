@@ -12,16 +12,20 @@ from gpusnap.ending import kill, wait_gone
 from gpusnap.target import identity
 from gpusnap.types import ProcessId
 
-END_SECONDS = 5
+END_SECONDS = 30
+"""How long the kernel may take to end what was killed: with much memory, it takes seconds."""
 
 
-def end_session(session: int) -> None:
+def end_session(session: int) -> tuple[ProcessId, ...]:
     """End every process of a session that CRIU led.
 
     Args:
         session: The PID of that CRIU; the kernel does not give it away while one is left.
+
+    Returns:
+        Those that were killed and are still there.
     """
-    _end([process for process in _processes() if _session(process.pid) == session])
+    return _end([process for process in _processes() if _session(process.pid) == session])
 
 
 class Tree:
@@ -35,13 +39,13 @@ class Tree:
         self._pids = tuple(pids)
         self._before = frozenset(self._present())
 
-    def end(self) -> None:
-        """End those that have come up since."""
-        _end(self._made())
+    def end(self) -> tuple[ProcessId, ...]:
+        """End those that have come up since; returns those that are still there."""
+        return _end(self._made())
 
-    def wait_gone(self) -> None:
-        """Wait for those that CRIU has made and killed."""
-        wait_gone(self._made(), END_SECONDS)
+    def wait_gone(self) -> tuple[ProcessId, ...]:
+        """Wait for those that CRIU has made and killed; returns those that are still there."""
+        return wait_gone(self._made(), END_SECONDS)
 
     def _made(self) -> list[ProcessId]:
         return [each for each in self._present() if each not in self._before]
@@ -65,7 +69,7 @@ def _session(pid: int) -> int | None:
         return None
 
 
-def _end(processes: list[ProcessId]) -> None:
+def _end(processes: list[ProcessId]) -> tuple[ProcessId, ...]:
     for process in processes:
         kill(process)
-    wait_gone(processes, END_SECONDS)
+    return wait_gone(processes, END_SECONDS)

@@ -16,7 +16,9 @@ from gpusnap.criu.namespace import Entrance, Namespace
 from gpusnap.criu.plugin_log import asides, plugin_failure
 from gpusnap.criu.request import CriuRequest, DumpRequest, RestoreRequest, log_path, rpc_options
 from gpusnap.criu.service import GRACE_SECONDS, Service, open_folder
+from gpusnap.ending import still_there
 from gpusnap.errors import CriuError, DeadlineError, GpusnapError, IntegrityError, UsageError
+from gpusnap.types import ProcessId
 
 Notify = Callable[[str, int | None], bool]
 """Called at each stage with its name and, where CRIU tells it, the PID of the restored root.
@@ -40,7 +42,7 @@ class Session:
             are those inside. One that was made for a restore ends where that fails.
 
     Attributes:
-        undone: After a failure, whether CRIU told of it, and so has ended all that it had made.
+        undone: After a failure, whether CRIU told of it, and all that it had made has ended.
     """
 
     def __init__(
@@ -85,7 +87,8 @@ class Session:
         At ``post-restore`` all memory is in place and no task has run yet; if that stage is
         refused, nothing of the tree remains. CRIU ignores a refusal at a later stage. Whatever
         is raised, by ``notify`` at any stage, by ``watch`` or by the death of CRIU, nothing remains
-        either.
+        either, but for zombies until they are reaped. A process that the kernel does not end in
+        time is named in the details of a GpusnapError.
 
         Returns:
             The PID of the restored root.
@@ -142,8 +145,10 @@ class Session:
                     self._namespace.end()
                 self._service.stop()
                 outcome = conversation.outcome
-                _clean_up(self._service, tree, outcome)
-                self.undone = outcome is not None and not outcome.success
+                left = _clean_up(self._service, tree, outcome)
+                self.undone = outcome is not None and not outcome.success and not left
+                if isinstance(error, GpusnapError):
+                    error.details += tuple(map(still_there, left))
                 raise
 
 
@@ -156,15 +161,16 @@ def _tree_of(request: CriuRequest) -> Tree:
     return Tree(())
 
 
-def _clean_up(service: Service, tree: Tree, outcome: rpc_pb2.Response | None) -> None:
-    """End what CRIU left behind, where it could not do so itself."""
+def _clean_up(
+    service: Service, tree: Tree, outcome: rpc_pb2.Response | None
+) -> tuple[ProcessId, ...]:
+    """End what CRIU left behind, where it could not do so itself; returns what is still there."""
     if outcome is not None and not outcome.success:
         # CRIU answers before the tree that it has killed is gone
-        tree.wait_gone()
-        return
-    if outcome is None and service.leads_session:
-        end_session(service.pid)
-    tree.end()
+        return tree.wait_gone()
+    left = end_session(service.pid) if outcome is None and service.leads_session else ()
+    # What is not gone yet is found twice where it had not left CRIU's session
+    return tuple(dict.fromkeys((*left, *tree.end())))
 
 
 class _Conversation:

@@ -22,7 +22,7 @@ from gpusnap.plugins import Plugins
 from gpusnap.recovery import recover
 from gpusnap.repository import Repository, Snapshot, open_snapshot, require_intact
 from gpusnap.restore import RestoredTarget, RestoreOptions, plan_restore, run_restore
-from gpusnap.target import identity, is_zombie
+from gpusnap.target import identity, lives
 from gpusnap.types import ProcessId
 
 _REAPED_WITHIN_S = 5.0
@@ -167,10 +167,6 @@ def _pids_are_taken(snapshot: Snapshot, options: RestoreOptions, plugins: Plugin
         plan = plan_restore(snapshot.path, options=options, plugins=plugins)
         pids = [each.pid for each in plan.findings if each.code == "pid-taken" and each.pid]
         # What is left of the job itself are zombies, which init reaps soon, and others may not
-        if not pids or time.monotonic() > deadline or any(map(_lives, pids)):
+        if not pids or time.monotonic() > deadline or any(map(lives, pids)):
             return bool(pids)
         time.sleep(_LOOK_S)
-
-
-def _lives(pid: int) -> bool:
-    return identity(pid) is not None and not is_zombie(pid)

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from gpusnap.target import identity, is_zombie
+from gpusnap.target import identity, lives
 from tests.pids import kill
 
 # The file keeps its size, since a restore wants every open file as long as it was
@@ -72,7 +72,7 @@ class Counter:
 
     def exists(self) -> bool:
         """Whether a process that has not ended has the PID."""
-        return identity(self.pid) is not None and not is_zombie(self.pid)
+        return lives(self.pid)
 
     def wait_gone(self, seconds: float = 60.0) -> bool:
         """Wait until nobody has the PID any more, also no zombie."""

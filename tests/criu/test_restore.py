@@ -15,6 +15,7 @@ from gpusnap.errors import CriuError, DeadlineError
 from gpusnap.target import is_zombie
 from tests.criu.conftest import Clock, agree, dump_request, restore_request
 from tests.criu.counters import Counter
+from tests.endings import reaped_at_a_look
 from tests.pids import next_pid
 
 pytestmark = pytest.mark.usefixtures("root")
@@ -74,6 +75,50 @@ def test_an_exception_at_any_stage_leaves_no_process(
     with pytest.raises(OwnError):
         Session(criu).restore(restore_request(saved), notify)
     assert not saved.exists()
+
+
+def test_one_that_is_reaped_at_this_moment_does_not_exist(
+    counter: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is killed here is a zombie until init reaps it: it must not be taken for one that runs.
+
+    It is the counter's own look that is under test, which all the tests here rely on.
+    """
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(counter, "pid", reaped_at_a_look(meanwhile))
+        assert not counter.exists()
+    assert counter.exists()
+
+
+def test_what_the_kernel_does_not_end_in_time_is_told(
+    criu: Criu, saved: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process whose thread is busy in a driver dies late; here it does not die at all."""
+    monkeypatch.setattr("gpusnap.criu.leftovers.kill", lambda _process: None)
+    monkeypatch.setattr("gpusnap.criu.leftovers.END_SECONDS", 0)
+
+    def notify(script: str, _pid: int | None) -> bool:
+        if script == "post-resume":
+            raise CriuError("It fails")
+        return True
+
+    session = Session(criu)
+    with pytest.raises(CriuError, match="It fails") as caught:
+        session.restore(restore_request(saved), notify)
+    assert f"Process {saved.pid} was killed but is still there" in caught.value.details
+    assert not session.undone
+
+
+def test_what_criu_killed_and_still_ends_is_not_undone(
+    criu: Criu, saved: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CRIU kills and does not wait; one that is stuck in a driver is there after its answer."""
+    monkeypatch.setattr("gpusnap.criu.leftovers.wait_gone", lambda made, _seconds: tuple(made))
+    session = Session(criu)
+    with pytest.raises(CriuError) as caught:
+        session.restore(restore_request(saved), lambda script, _pid: script != "post-restore")
+    assert f"Process {saved.pid} was killed but is still there" in caught.value.details
+    assert not session.undone
 
 
 @pytest.mark.parametrize("stage", STAGES)

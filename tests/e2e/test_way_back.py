@@ -263,6 +263,29 @@ def test_a_driver_that_does_not_know_what_was_restored(
     assert not lives(job.pid)
 
 
+def test_what_is_killed_and_does_not_end_is_told_and_left_to_recover(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_variables(monkeypatch, job.site)
+    gpusnap.create_checkpoint(job.pid, "one", leave_running=False)
+    with monkeypatch.context() as stuck:
+        stuck.setattr(Backend, "state", lambda _backend, _pids: {})
+        # As with a process that stands in a call of its driver: the kernel ends it later, or never
+        stuck.setattr("gpusnap.release.kill", lambda _process: None)
+        stuck.setattr("gpusnap.release._DEATH_S", 0)
+        with pytest.raises(DeviceError, match="is gone, not checkpointed") as caught:
+            gpusnap.restore_checkpoint("one")
+        told = f"Process {job.pid} was killed but is still there"
+        assert told in caught.value.details
+        (stays,) = recover()
+        assert (stays.outcome, stays.failed) == (told, True)
+    assert lives(job.pid)
+    (recovered,) = recover()
+    assert recovered.outcome == f"half-restored processes were ended: {job.pid}"
+    assert not lives(job.pid)
+    assert entries() == ()
+
+
 def take_pid(pid: int, *command: str) -> "subprocess.Popen[bytes]":
     """A stranger that has a PID."""
     for _ in range(50):

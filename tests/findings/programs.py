@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from gpusnap.target import find_target, identity, is_zombie
+from gpusnap.target import find_target, identity, lives
 from gpusnap.types import Target
 from tests.pids import kill
 
@@ -79,8 +79,7 @@ class Program:
 
     def end(self) -> None:
         """Kill it, what it forked, and what was restored in its place."""
-        there = identity(self.pid) is not None and not is_zombie(self.pid)
-        pids = find_target(self.pid).pids if there else ()
+        pids = find_target(self.pid).pids if lives(self.pid) else ()
         for pid in pids:
             kill(pid)
         self.process.wait()

@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,9 +18,11 @@ from gpusnap.jobs.snapshots import Taken, checkpoint_options, newest_number, rea
 from gpusnap.plan import CheckpointOptions
 from gpusnap.plugins import Plugins
 from gpusnap.repository import Repository, Snapshot
-from gpusnap.types import ProcessId
+from gpusnap.restore import RestoreOptions
+from gpusnap.types import Finding, ProcessId, Severity
 from tests.datapath.memory import Memory
 from tests.datapath.program import PAGE
+from tests.endings import reaped_at_a_look
 from tests.repository import samples
 
 
@@ -230,6 +233,19 @@ def test_a_device_that_is_away_does_not_make_older_snapshots_be_tried(
     monkeypatch.setattr(returning, "recover", lambda *_, **__: ())
     with pytest.raises(NotFoundError, match="no device D0"):
         bring_back(place.folder, place.plugins, NO_CHOICE, Heard())
+
+
+def test_a_pid_that_becomes_free_while_it_is_looked_at_is_not_taken(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job comes back with its own PIDs once init has reaped what was left of it."""
+    pid = reaped_at_a_look(monkeypatch)
+    taken = Finding(code="pid-taken", severity=Severity.ERROR, text="It is a zombie", pid=pid)
+    plans = [SimpleNamespace(findings=(taken,)), SimpleNamespace(findings=())]
+    monkeypatch.setattr(returning, "plan_restore", lambda *_, **__: plans.pop(0))
+    snapshot = SimpleNamespace(path=place.repository.path / "job-000001")
+    assert not returning._pids_are_taken(snapshot, RestoreOptions(), place.plugins)  # type: ignore[arg-type]
+    assert not plans
 
 
 def test_without_a_snapshot_nothing_comes_back(place: Place) -> None:
