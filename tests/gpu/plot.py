@@ -30,6 +30,7 @@ STEPS = {
     "verify before the restore": ("verify",),
     "copy and write, or fill": ("copy", "write", "fill"),
     "digest and publish": ("digest", "publish"),
+    "the rest": (),
     "CRIU and driver": (),
 }
 COLOURS = {
@@ -40,12 +41,13 @@ COLOURS = {
     "verify before the restore": "#85b6b2",
     "copy and write, or fill": "#3b7fb6",
     "digest and publish": "#a7c8e0",
+    "the rest": "#efefef",
     "CRIU and driver": "#dfa48f",
 }
 
 
 def steps(way: str, times: Times) -> dict[str, float]:
-    """Seconds by step; what no step tells of counts as preflight, CRIU's plugin tells of none."""
+    """Seconds by step; the rest is what no step tells of, CRIU's plugin tells of none."""
     if way == "criu_plugin":
         return {"CRIU and driver": times["total_us"] / 1e6}
     known = {name: us for name, us in times.items() if way == "criu" or name != "share_us"}
@@ -53,7 +55,7 @@ def steps(way: str, times: Times) -> dict[str, float]:
         step: sum(known.get(f"{name}_us") or 0 for name in names) / 1e6
         for step, names in STEPS.items()
     }
-    found["preflight and compare"] += times["total_us"] / 1e6 - sum(found.values())
+    found["the rest"] = times["total_us"] / 1e6 - sum(found.values())
     return found
 
 
