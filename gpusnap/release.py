@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections.abc import Collection
 
-from gpusnap.ending import kill, still_there, wait_gone
+from gpusnap.ending import kill, still_there, stop_trees, wait_gone
 from gpusnap.errors import DeadlineError, DeviceError, GpusnapError, TargetError
 from gpusnap.events import Phase
 from gpusnap.journal import Entry, Journal
@@ -159,12 +159,13 @@ def now_ticks() -> int:
 
 
 def kill_restored(entry: Entry) -> tuple[int, ...]:
-    """Kill what a failed restore left of a tree.
+    """Kill what a failed restore left of a tree, with all that it has forked since it ran.
 
-    Once CRIU had made all processes their identities are known, and only they are meant. Before
-    that a process is taken for one of the tree if it has one of its PIDs, started no earlier
-    than the restore and runs a program of the tree, or still CRIU; a stranger that got such a
-    PID meanwhile is left alone.
+    Once CRIU had made all processes their identities are known, and only they are meant and what
+    they forked, as far as :func:`gpusnap.ending.stop_trees` finds it. Before that a process is
+    taken for one of the tree if it has one of its PIDs, started no earlier than the restore and
+    runs a program of the tree, or still CRIU; a stranger that got such a PID meanwhile is left
+    alone.
 
     Args:
         entry: The journal of the restore.
@@ -175,12 +176,13 @@ def kill_restored(entry: Entry) -> tuple[int, ...]:
     Raises:
         TargetError: One was killed and is still there.
     """
-    doomed = [found for each in entry.processes if (found := _remnant(each, entry)) is not None]
+    left = [found for each in entry.processes if (found := _remnant(each, entry)) is not None]
+    doomed = stop_trees(left)
     for process in doomed:
         kill(process)
-    if left := wait_gone(doomed, _DEATH_S):
-        raise TargetError(still_there(left[0]), cure="Run gpusnap recover once it has ended")
-    return tuple(process.pid for process in doomed)
+    if stuck := wait_gone(doomed, _DEATH_S):
+        raise TargetError(still_there(stuck[0]), cure="Run gpusnap recover once it has ended")
+    return tuple(sorted(process.pid for process in doomed))
 
 
 def _remnant(process: ProcessId, entry: Entry) -> ProcessId | None:

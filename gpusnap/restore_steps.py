@@ -137,6 +137,9 @@ class Restore:
         entry = self._journal.entry
         # Whoever has a PID then that nobody was seen to get is a stranger
         nothing_left = self._session.undone and not entry.made
+        # Should gpusnap be killed now, what it was ending must not be taken for whole
+        with contextlib.suppress(GpusnapError):
+            self._journal.update(resumed=False)
         try:
             with self._phases.step(Phase.ROLLBACK):
                 killed = () if nothing_left else kill_restored(entry)

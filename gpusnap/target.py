@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -161,6 +161,27 @@ def gone(process: ProcessId) -> bool:
     return stat[_STATE] in "ZX" and int(stat[_THREADS]) <= 1
 
 
+def stands(process: ProcessId) -> bool:
+    """True where that very process does nothing: all its threads are stopped or have ended."""
+    # A thread that was begun during the first look is under the stop of the others by the second.
+    return _all_stand(process) and _all_stand(process)
+
+
+def _all_stand(process: ProcessId) -> bool:
+    try:
+        threads = os.listdir(f"/proc/{process.pid}/task")
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return all(map(_stands, map(int, threads))) or identity(process.pid) != process
+
+
+def _stands(thread: int) -> bool:
+    try:
+        return _read_stat(thread)[_STATE] in "TtZX"
+    except NotFoundError:
+        return True
+
+
 def _command(pid: int) -> tuple[str, ...]:
     raw = Path(f"/proc/{pid}/cmdline").read_bytes()
     return tuple(part.decode(errors="replace") for part in raw.rstrip(b"\0").split(b"\0") if raw)
@@ -280,6 +301,26 @@ def _children() -> dict[int, list[int]]:
         except NotFoundError:
             continue
     return found
+
+
+class Kin(msgspec.Struct, frozen=True):
+    """Whose child a process is and in whose session, by one look at it."""
+
+    process: ProcessId
+    parent_pid: int
+    session_id: int
+
+
+def kin_of(pids: Collection[int]) -> Iterator[Kin]:
+    """Find the processes whose parent, or the leader of whose session, has one of some PIDs."""
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+        try:
+            stat = _read_stat(pid)
+        except NotFoundError:
+            continue
+        parent, session = int(stat[_PARENT]), int(stat[_SESSION])
+        if parent in pids or session in pids:
+            yield Kin(_identity(pid, stat), parent, session)
 
 
 def _below(pid: int, children: dict[int, list[int]]) -> Iterator[int]:

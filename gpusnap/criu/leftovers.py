@@ -1,14 +1,14 @@
 """Processes that a CRIU which died in the middle leaves behind, found and ended.
 
 A CRIU that ends by itself cleans up. One that is killed leaves stopped processes of its own
-and, at a restore, a tree that waits for it for ever or runs on without its devices.
+and, at a restore, a tree that waits for it for ever or runs on without its devices, and forks.
 """
 
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gpusnap.ending import kill, wait_gone
+from gpusnap.ending import kill, stop_trees, wait_gone
 from gpusnap.target import identity
 from gpusnap.types import ProcessId
 
@@ -40,11 +40,18 @@ class Tree:
         self._before = frozenset(self._present())
 
     def end(self) -> tuple[ProcessId, ...]:
-        """End those that have come up since; returns those that are still there."""
+        """End those that have come up since, with all that they have forked.
+
+        Returns:
+            Those that are still there.
+        """
         return _end(self._made())
 
     def wait_gone(self) -> tuple[ProcessId, ...]:
-        """Wait for those that CRIU has made and killed; returns those that are still there."""
+        """Wait for those that CRIU has made and killed; returns those that are still there.
+
+        None of them has run, so that none has forked.
+        """
         return wait_gone(self._made(), END_SECONDS)
 
     def _made(self) -> list[ProcessId]:
@@ -70,6 +77,7 @@ def _session(pid: int) -> int | None:
 
 
 def _end(processes: list[ProcessId]) -> tuple[ProcessId, ...]:
-    for process in processes:
+    doomed = stop_trees(processes)
+    for process in doomed:
         kill(process)
-    return wait_gone(processes, END_SECONDS)
+    return wait_gone(doomed, END_SECONDS)

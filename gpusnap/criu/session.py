@@ -87,8 +87,9 @@ class Session:
         At ``post-restore`` all memory is in place and no task has run yet; if that stage is
         refused, nothing of the tree remains. CRIU ignores a refusal at a later stage. Whatever
         is raised, by ``notify`` at any stage, by ``watch`` or by the death of CRIU, nothing remains
-        either, but for zombies until they are reaped. A process that the kernel does not end in
-        time is named in the details of a GpusnapError.
+        either, nor what the tree has forked since it ran, as far as
+        :func:`gpusnap.ending.stop_trees` finds it; but for zombies until they are reaped. A process
+        that the kernel does not end in time is named in the details of a GpusnapError.
 
         Returns:
             The PID of the restored root.

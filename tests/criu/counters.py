@@ -23,6 +23,19 @@ while True:
     time.sleep(0.002)
 """
 
+FORKS = """
+import threading
+
+def fork():  # once it is told to, which it sees as soon as it runs
+    while not os.path.exists(sys.argv[2] + "/fork"):
+        time.sleep(0.001)
+    if os.fork() == 0:
+        open(sys.argv[2] + "/forked", "w").close()
+        time.sleep(600)
+
+threading.Thread(target=fork, daemon=True).start()
+"""
+
 
 class Counter:
     """A running counter; ``pid`` is the same before and after a restore."""

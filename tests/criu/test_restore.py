@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,9 @@ from gpusnap.criu import Criu, Session
 from gpusnap.errors import CriuError, DeadlineError
 from gpusnap.target import is_zombie
 from tests.criu.conftest import Clock, agree, dump_request, restore_request
-from tests.criu.counters import Counter
-from tests.endings import reaped_at_a_look
-from tests.pids import next_pid
+from tests.criu.counters import FORKS, Counter
+from tests.endings import reaped_at_a_look, running
+from tests.pids import kill, next_pid
 
 pytestmark = pytest.mark.usefixtures("root")
 
@@ -75,6 +75,54 @@ def test_an_exception_at_any_stage_leaves_no_process(
     with pytest.raises(OwnError):
         Session(criu).restore(restore_request(saved), notify)
     assert not saved.exists()
+
+
+@pytest.fixture
+def forker(criu: Criu, start: Callable[..., Counter]) -> Iterator[Counter]:
+    """A counter that was dumped and is gone, and that forks as soon as it runs again."""
+    counter = start(FORKS)
+    Session(criu).dump(dump_request(counter, leave_running=False), agree)
+    assert counter.wait_gone()
+    (counter.folder / "fork").touch()
+    yield counter
+    for pid in running(counter.out):
+        kill(pid)
+
+
+def await_child(forker: Counter) -> None:
+    while not (forker.folder / "forked").exists():
+        time.sleep(0.005)
+    assert len(running(forker.out)) == 2
+
+
+def test_an_exception_leaves_no_process_that_was_forked_since(criu: Criu, forker: Counter) -> None:
+    class OwnError(Exception):
+        pass
+
+    def notify(script: str, _pid: int | None) -> bool:
+        if script == "post-resume":
+            await_child(forker)
+            raise OwnError
+        return True
+
+    with pytest.raises(OwnError):
+        Session(criu).restore(restore_request(forker), notify)
+    assert running(forker.out) == []
+
+
+def test_criu_killed_leaves_no_process_that_was_forked_since(criu: Criu, forker: Counter) -> None:
+    session = Session(criu)
+
+    def notify(script: str, _pid: int | None) -> bool:
+        if script == "post-resume":
+            await_child(forker)
+            os.kill(session.pid, signal.SIGKILL)
+            time.sleep(0.05)
+        return True
+
+    with pytest.raises(CriuError, match=r"killed by signal 9"):
+        session.restore(restore_request(forker), notify)
+    assert running(forker.out) == []
 
 
 def test_one_that_is_reaped_at_this_moment_does_not_exist(

@@ -30,11 +30,13 @@ from gpusnap.plugins import Backend, default_plugins
 from gpusnap.recovery import recover
 from gpusnap.regions import MINIMUM_HOST, host_spans
 from gpusnap.restore_session import RestoreSession
-from gpusnap.target import alive, identity, read_status
-from gpusnap.types import Target
+from gpusnap.target import alive, identity, read_status, stands
+from gpusnap.types import DeviceState, ProcessId, Target
 from tests.e2e.jobs import Job, Site, await_true, start_detached
 from tests.e2e.test_new_pids import set_variables
-from tests.pids import next_pid
+from tests.endings import running
+from tests.faults.commands import Commands
+from tests.pids import kill, next_pid
 
 PROGRAM = f"""
 import mmap, pathlib, signal, sys
@@ -51,6 +53,28 @@ signal.signal(signal.SIGUSR1, drop)
 dropped.with_suffix(".ready").touch()
 while True:
     signal.pause()
+"""
+
+FORKER = """
+import os, sys, threading, time
+from gpusnap.testing.device import SimulatedDevice
+
+mark = sys.argv[1]
+device = SimulatedDevice.open()
+buffer = device.allocate(1 << 16)
+
+def fork():  # once it is told to; the parent stands in a call of its device meanwhile
+    while not os.path.exists(mark + ".fork"):
+        time.sleep(0.005)
+    if os.fork() == 0:
+        open(mark + ".forked", "w").close()
+        time.sleep(600)
+
+threading.Thread(target=fork, daemon=True).start()
+while True:
+    device.launch(lambda memory: None, buffer)
+    open(mark + ".ready", "w").close()
+    time.sleep(0.01)
 """
 
 Do = Callable[[Event], None]
@@ -271,6 +295,7 @@ def test_what_is_killed_and_does_not_end_is_told_and_left_to_recover(
     with monkeypatch.context() as stuck:
         stuck.setattr(Backend, "state", lambda _backend, _pids: {})
         # As with a process that stands in a call of its driver: the kernel ends it later, or never
+        stuck.setattr("gpusnap.release.stop_trees", tuple)
         stuck.setattr("gpusnap.release.kill", lambda _process: None)
         stuck.setattr("gpusnap.release._DEATH_S", 0)
         with pytest.raises(DeviceError, match="is gone, not checkpointed") as caught:
@@ -283,6 +308,78 @@ def test_what_is_killed_and_does_not_end_is_told_and_left_to_recover(
     (recovered,) = recover()
     assert recovered.outcome == f"half-restored processes were ended: {job.pid}"
     assert not lives(job.pid)
+    assert entries() == ()
+
+
+def test_what_gpusnap_was_about_to_kill_when_it_was_killed_is_not_taken_for_whole(
+    pid: int, monkeypatch: pytest.MonkeyPatch, at_events: Callable[[Do], None]
+) -> None:
+    gpusnap.create_checkpoint(pid, "one", leave_running=False)
+
+    def press(event: Event) -> None:
+        if isinstance(event, SnapshotRestored):
+            raise KeyboardInterrupt
+
+    def die(_process: ProcessId) -> None:
+        raise SystemExit
+
+    at_events(press)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr("gpusnap.release.kill", die)
+        with pytest.raises(SystemExit):
+            gpusnap.restore_checkpoint("one")
+    found = identity(pid)
+    assert found is not None
+    assert stands(found), "it was stopped before"
+    (recovered,) = recover()
+    assert recovered.outcome == f"half-restored processes were ended: {pid}"
+    assert not lives(pid)
+
+
+@pytest.fixture
+def forker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A job that was saved and is gone, and that forks once it runs again; told by its mark."""
+    site = Site.make(tmp_path / "site")
+    set_variables(monkeypatch, site)
+    mark = tmp_path / "job"
+    start_detached([sys.executable, "-c", FORKER, str(mark)], tmp_path / "pid", site.environment)
+    await_true(mark.with_suffix(".ready").exists, "it computes")
+    gpusnap.create_checkpoint(int((tmp_path / "pid").read_text()), "one", leave_running=False)
+    yield mark
+    for pid in running(mark):
+        kill(pid)
+
+
+def have_it_fork(mark: Path) -> None:
+    mark.with_suffix(".fork").touch()
+    await_true(mark.with_suffix(".forked").exists, "it has forked")
+    assert len(running(mark)) == 2
+
+
+def test_what_was_forked_before_the_devices_failed_is_ended(
+    forker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_backend: Backend, _pids: Sequence[int]) -> dict[int, DeviceState]:
+        have_it_fork(forker)
+        return {}
+
+    monkeypatch.setattr(Backend, "state", fail)
+    with pytest.raises(DeviceError, match="is gone, not checkpointed") as caught:
+        gpusnap.restore_checkpoint("one")
+    assert running(forker) == []
+    assert "2 half-restored processes were killed" in caught.value.details
+    assert entries() == ()
+
+
+def test_what_was_forked_since_gpusnap_was_killed_is_ended(forker: Path) -> None:
+    struck = Commands(Site(forker.parent / "site")).strike(
+        "started:restore", "gpusnap", "restore", "one"
+    )
+    assert struck.hit.isdigit()
+    have_it_fork(forker)
+    (recovered,) = recover()
+    assert recovered.outcome.startswith("half-restored processes were ended: ")
+    assert running(forker) == []
     assert entries() == ()
 
 
