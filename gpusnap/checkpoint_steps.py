@@ -35,6 +35,7 @@ from gpusnap.repository import (
     Snapshot,
     new_id,
     timestamp,
+    version_for,
 )
 from gpusnap.scrub import Leftover, drop_leftovers, find_leftovers
 from gpusnap.target import find_target, myself, same
@@ -165,6 +166,7 @@ class Checkpoint:
     def _manifest(self, files: tuple[FileDigest, ...]) -> Manifest:
         backend = self._prepared.backend
         manifest = Manifest(
+            format_version=version_for(files),
             id=new_id(),
             name=self._draft.name,
             created=timestamp(),

@@ -169,7 +169,7 @@ def _images(a: Manifest, b: Manifest) -> Iterator[ImageChange]:
     before, after = _image_files(a), _image_files(b)
     for path in sorted(before.keys() | after.keys()):
         one, other = before.get(path), after.get(path)
-        if one != other:
+        if one is None or other is None or not one.same_bytes(other):
             yield ImageChange(
                 path=path, a=one.size if one else None, b=other.size if other else None
             )

@@ -15,6 +15,7 @@ from gpusnap.repository.manifest import (
     encodable,
     new_id,
     timestamp,
+    version_for,
 )
 from gpusnap.repository.names import NameTakenError
 from gpusnap.repository.parent import newest_parent, open_parent
@@ -64,4 +65,5 @@ __all__ = [
     "restore_folder",
     "timestamp",
     "verify",
+    "version_for",
 ]

@@ -69,7 +69,7 @@ def read_config(path: Path) -> Config:
             data = read_part(file, _LIMIT)
         except (FileNotFoundError, NotADirectoryError):
             raise _absent(path) from None
-    return decode_versioned(data, Config, file)
+    return decode_versioned(data, Config, file, FORMAT_VERSION)
 
 
 def _write(descriptor: int, new: Path, file: Path) -> None:

@@ -30,6 +30,8 @@ def _mismatch(saved: FileDigest, found: FileDigest | OSError) -> str | None:
             return f"has {found.size} bytes instead of {saved.size}"
         case _ if found.sha256 != saved.sha256:
             return "has another SHA-256"
+        case _ if found.blake3_parts != saved.blake3_parts:
+            return "has another BLAKE3"
         case _ if found.crc32 != saved.crc32:
             return "has another CRC-32"
     return None

@@ -1,7 +1,9 @@
 """Where everything lies in a repository; docs/reference/snapshot-format.md explains each."""
 
 FORMAT_VERSION = 1
-"""Version of the repository and the manifest that this code writes."""
+"""Version of the repository, and of a manifest in which no file is summed in parts."""
+WITH_PARTS = 2
+"""Version of a manifest in which one is, the newest that this code reads."""
 
 CONFIG = "gpusnap.json"
 MANIFEST = "manifest.json"

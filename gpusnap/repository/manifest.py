@@ -4,6 +4,7 @@ import hashlib
 import posixpath
 import re
 import uuid
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -15,7 +16,7 @@ from gpusnap.errors import IncompatibleError, IntegrityError
 from gpusnap.events import Phase
 from gpusnap.mailbox import Mailbox
 from gpusnap.repository.digest import FileDigest
-from gpusnap.repository.layout import FORMAT_VERSION, MANIFEST
+from gpusnap.repository.layout import FORMAT_VERSION, MANIFEST, WITH_PARTS
 from gpusnap.repository.names import problem
 from gpusnap.repository.storage import printable
 from gpusnap.repository.tags import tag_problem
@@ -102,7 +103,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of a snapshot besides its images.
 
     Attributes:
-        format_version: Version of the format, at most :data:`FORMAT_VERSION`.
+        format_version: Version of the format; see :func:`version_for`.
         id: Tells this snapshot from every other, also of the same name.
         name: The name it was made under; its folder may have been renamed since.
         created: Instant in UTC, RFC 3339; see :func:`timestamp`.
@@ -156,6 +157,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"{self.created!r} is not in UTC")
         if len({file.path for file in self.files}) < len(self.files):
             raise ValueError("a file is named twice")
+        if self.format_version < version_for(self.files):
+            raise ValueError(f"version {self.format_version} knows no sums in parts")
         if words := next(filter(None, map(tag_problem, self.tags)), None):
             raise ValueError(f"a tag {words}")
         self._check_pids()
@@ -182,6 +185,11 @@ class _Version(msgspec.Struct):
     format_version: Annotated[int, Meta(ge=1)]
 
 
+def version_for(files: Iterable[FileDigest]) -> int:
+    """The version of the format that a manifest with such files needs."""
+    return WITH_PARTS if any(file.in_parts for file in files) else FORMAT_VERSION
+
+
 def new_id() -> str:
     """An identifier that no other snapshot or repository has."""
     return uuid.uuid4().hex
@@ -193,8 +201,8 @@ def timestamp(now: datetime | None = None) -> str:
     return f"{instant.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
 
 
-def decode_versioned(data: bytes, kind: type[_T], path: Path) -> _T:
-    """Read JSON that carries a format version.
+def decode_versioned(data: bytes, kind: type[_T], path: Path, newest: int) -> _T:
+    """Read JSON that carries a format version, ``newest`` at most.
 
     Raises:
         IncompatibleError: A newer gpusnap wrote it.
@@ -202,9 +210,9 @@ def decode_versioned(data: bytes, kind: type[_T], path: Path) -> _T:
     """
     try:
         version = msgspec.json.decode(data, type=_Version).format_version
-        if version > FORMAT_VERSION:
+        if version > newest:
             raise IncompatibleError(
-                f"{printable(path)} has format version {version}, newer than {FORMAT_VERSION}",
+                f"{printable(path)} has format version {version}, newer than {newest}",
                 cure="Use the gpusnap that wrote it, or a newer one",
             )
         return msgspec.json.decode(data, type=kind)
@@ -214,7 +222,7 @@ def decode_versioned(data: bytes, kind: type[_T], path: Path) -> _T:
 
 def decode(data: bytes, path: Path) -> Manifest:
     """Read a manifest; errors as :func:`decode_versioned`."""
-    return decode_versioned(data, Manifest, path)
+    return decode_versioned(data, Manifest, path, WITH_PARTS)
 
 
 def encodable(value: object) -> object:

@@ -74,8 +74,9 @@ def open_parent(snapshot: Snapshot, draft: Draft | None = None) -> Parent:
 def _check_index(snapshot: Snapshot) -> None:
     path = snapshot.path / INDEX_PATH
     expected = next((file for file in snapshot.manifest.files if file.path == INDEX_PATH), None)
+    in_parts = expected is not None and expected.in_parts
     try:
-        found = digest_file(path, INDEX_PATH, lambda _count: None)
+        found = digest_file(path, INDEX_PATH, lambda _count: None, in_parts=in_parts)
     except OSError as error:
         require_damage(error, path)
         raise IntegrityError(f"{printable(path)} cannot be read: {error.strerror}") from error

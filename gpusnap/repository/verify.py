@@ -93,18 +93,22 @@ def _verify_files(
     progress: Progress,
     options: Reading,
 ) -> Verification:
-    """Read the small files first: the packs' index is one of them."""
-    small = {path: file for path, file in saved.items() if file.sha256 is not None}
-    packs = {path: file for path, file in saved.items() if file.sha256 is None}
-    wanted = [entry for path, entry in entries.items() if path in small and entry.regular]
+    """Read the packs last: their index is one of the other files."""
+    single = {path: file for path, file in saved.items() if not file.is_pack}
+    packs = {path: file for path, file in saved.items() if file.is_pack}
+    wanted = [entry for path, entry in entries.items() if path in single and entry.regular]
     done = sum(entry.size for entry in wanted)
     rest = sum(file.size for file in packs.values())
     found = digest_files(
-        folder, wanted, lambda now, _: progress(now, done + rest), workers=options.workers
+        folder,
+        wanted,
+        lambda now, _: progress(now, done + rest),
+        workers=options.workers,
+        in_parts=lambda entry: single[entry.path].in_parts,
     )
     wrong = {
         path: finding
-        for path, file in small.items()
+        for path, file in single.items()
         if (finding := judge(file, entries.get(path), found.get(path)))
     }
     checked = verify_packs(

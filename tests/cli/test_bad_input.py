@@ -176,7 +176,7 @@ class TestSnapshots:
         snapshot = take(repository, "one")
         alter(snapshot, format_version=999)
         answer = command(verb, "one", "--repo", repository.path)
-        sentence = f"{snapshot.path}/manifest.json has format version 999, newer than 1"
+        sentence = f"{snapshot.path}/manifest.json has format version 999, newer than 2"
         answer.refused(14, sentence)
 
     def test_no_snapshot(

@@ -8,9 +8,10 @@ import pytest
 
 from gpusnap.errors import IntegrityError
 from gpusnap.repository import Repository, Snapshot
+from gpusnap.repository.parts import PART
 from tests.cli.conftest import Command
 from tests.datapath.memories import MIB, Memory
-from tests.repository.samples import alter, fill, manifest, silent, take
+from tests.repository.samples import alter, fill, in_version_1, manifest, silent, take
 
 BASE = 0x7F00_0000_0000
 PAGE = 4096
@@ -42,6 +43,18 @@ def maker(repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def facts(out: str) -> list[str]:
     return [" ".join(line.split()) for line in out.splitlines()]
+
+
+def test_the_same_however_a_large_file_was_summed(
+    command: Command, repository: Repository, maker: Maker
+) -> None:
+    image = bytes(PART + 1)
+    in_version_1(maker.make("a", {BASE: DATA}, image))
+    maker.make("b", {BASE: DATA}, image)
+    maker.make("c", {BASE: DATA}, image[:-1] + b"x")
+    for other, same in (("b", True), ("c", False)):
+        answer = command("diff", "a", other, "--repo", repository.path)
+        assert ("images the same" in facts(answer.out)) == same
 
 
 def test_the_same(command: Command, repository: Repository, maker: Maker) -> None:

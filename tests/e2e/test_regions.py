@@ -15,6 +15,7 @@ import pytest
 
 from gpusnap.criu import find_criu
 from gpusnap.datapath import Filler
+from gpusnap.repository.parts import PART
 from gpusnap.target import find_target, identity
 from gpusnap.testing.program import reference_log
 from tests.e2e.family import SIZE
@@ -130,6 +131,14 @@ def saved_memory(site: Site, name: str) -> dict[str, int]:
     return found
 
 
+def flip_bit(path: Path, offset: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        (byte,) = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte ^ 4]))
+
+
 def huge(memory: Memory) -> int | None:
     """Bytes in huge pages of the mapping that asks for them; None where none asks."""
     blocks = Path(f"/proc/{memory.pid}/smaps").read_text().split("VmFlags:")
@@ -178,6 +187,15 @@ def test_without_regions(site: Site) -> None:
     saved = site.gpusnap("checkpoint", memory.pid, "one", "--kill", "--no-regions")
     assert saved.returncode == 0, saved.stderr
     assert not (site.repository / "one" / "regions").exists()
+    memory.await_gone()
+    pages = site.repository / "one" / "criu" / "pages-1.img"
+    assert pages.stat().st_size > 2 * PART, "a large file, which is summed in parts"
+    flip_bit(pages, PART + 4096)
+    refused = site.gpusnap("restore", "one")
+    assert refused.returncode == 12
+    assert "File criu/pages-1.img has another BLAKE3" in refused.stderr
+    assert identity(memory.pid) is None
+    flip_bit(pages, PART + 4096)
     assert site.gpusnap("restore", "one").returncode == 0
     assert memory.digest() == before
     memory.kill()
@@ -201,11 +219,7 @@ def test_a_flipped_bit_in_a_pack(site: Site, memory: Memory) -> None:
     pack = max(
         (site.repository / "one" / "regions").iterdir(), key=lambda file: file.stat().st_size
     )
-    with pack.open("r+b") as file:
-        file.seek(pack.stat().st_size // 2)
-        byte = file.read(1)
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte[0] ^ 4]))
+    flip_bit(pack, pack.stat().st_size // 2)
     refused = site.gpusnap("restore", "one")
     assert refused.returncode == 12
     assert pack.name in refused.stderr

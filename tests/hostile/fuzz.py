@@ -53,7 +53,7 @@ def amdgpu(data: bytes) -> None:
 
 
 READERS: dict[str, tuple[Callable[[bytes], None], tuple[bytes, ...]]] = {
-    "manifest": (targets.manifest, (samples.MANIFEST,)),
+    "manifest": (targets.manifest, samples.MANIFESTS),
     "index": (index, (SAVED["index"],)),
     "pack": (pack, (SAVED["000.pack"],)),
     "chunk": (chunk, (b"\1\0\0\1" + SAVED["000.pack"][4096:8192],)),

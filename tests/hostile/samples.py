@@ -13,9 +13,9 @@ from gpusnap.criu.images import COMMON_MAGIC, INVENTORY_MAGIC, TREE_MAGIC
 from gpusnap.datapath import Compression, ImageFile, Kind, Saver, Saving, Span
 from gpusnap.repository.manifest import encode
 from tests.hostile.targets import silent
-from tests.repository.test_manifest import FULL
+from tests.repository.test_manifest import FULL, PARTED
 
-MANIFEST = encode(FULL)
+MANIFESTS = (encode(FULL), encode(PARTED))
 
 
 def _content() -> bytes:

@@ -68,7 +68,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 @st.composite
 def manifests(draw: st.DrawFn) -> bytes:
     """Sound JSON with a few values replaced, each by any other."""
-    document = json.loads(samples.MANIFEST)
+    document = json.loads(draw(st.sampled_from(samples.MANIFESTS)))
     for _ in range(draw(st.integers(1, 3))):
         container, key = draw(st.sampled_from(places(document)))
         container[key] = draw(JSON)
@@ -76,7 +76,7 @@ def manifests(draw: st.DrawFn) -> bytes:
 
 
 @QUICK
-@given(manifests() | mangled(samples.MANIFEST))
+@given(manifests() | st.sampled_from(samples.MANIFESTS).flatmap(mangled))
 def test_a_manifest(data: bytes) -> None:
     targets.manifest(data)
 

@@ -1,5 +1,6 @@
 """Small snapshots for the tests of the repository."""
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from gpusnap.repository import (
     new_id,
     open_parent,
     timestamp,
+    version_for,
 )
 from gpusnap.types import Process, ProcessId, Target
 from tests.datapath.memory import Memory
@@ -51,6 +53,7 @@ def silent(_done: int, _total: int) -> None:
 
 def manifest(name: str, files: tuple[FileDigest, ...] = (), created: str = "") -> Manifest:
     return Manifest(
+        format_version=version_for(files),
         id=new_id(),
         name=name,
         created=created or timestamp(),
@@ -107,6 +110,16 @@ def alter(snapshot: Snapshot, **changes: object) -> None:
     data = msgspec.json.encode(msgspec.to_builtins(snapshot.manifest) | changes)
     (snapshot.path / "manifest.json").write_bytes(data)
     (snapshot.path / "manifest.json.sha256").write_bytes(digest_line(data))
+
+
+def in_version_1(snapshot: Snapshot) -> None:
+    """Give a snapshot the manifest that it had before large files were summed in parts."""
+    files = msgspec.to_builtins(snapshot.manifest.files)
+    for file in files:
+        file.pop("blake3_parts", None)
+        data = (snapshot.path / file["path"]).read_bytes()
+        file["sha256"] = hashlib.sha256(data).hexdigest()
+    alter(snapshot, format_version=1, files=files)
 
 
 def hidden(repository: Path) -> list[str]:

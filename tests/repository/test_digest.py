@@ -8,10 +8,12 @@ import zlib
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusnap.repository.digest import STEP, FileDigest, digest_file, digest_files
+from gpusnap.repository.digest import TOLD_EVERY, FileDigest, digest_file, digest_files
+from gpusnap.repository.parts import PART, STEP, PartedFile
 from gpusnap.repository.tree import scan
 from tests.repository.samples import silent
 
@@ -62,8 +64,114 @@ def test_what_cannot_be_read_is_an_answer(tmp_path: Path) -> None:
     assert isinstance(found["pipe"], OSError)
 
 
+def expected_in_parts(path: str, data: bytes) -> FileDigest:
+    view = memoryview(data)
+    sums = [blake3(view[at : at + PART]).digest() for at in range(0, len(data), PART)]
+    return FileDigest(
+        path=path,
+        size=len(data),
+        crc32=zlib.crc32(data),
+        sha256=None,
+        blake3_parts=blake3(b"".join(sums)).hexdigest(),
+    )
+
+
+@pytest.fixture(scope="module")
+def content() -> bytes:
+    return os.urandom(2 * PART + STEP + 7)
+
+
+@pytest.mark.parametrize("size", [0, 1, STEP + 1, PART - 1, PART, PART + 1, 2 * PART])
+def test_sums_in_parts(tmp_path: Path, content: bytes, size: int) -> None:
+    path, counts = tmp_path / "a", list[int]()
+    path.write_bytes(content[:size])
+    found = digest_file(path, "criu/a", counts.append, in_parts=True)
+    assert found == expected_in_parts("criu/a", content[:size])
+    assert sum(counts) == size
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7])
+def test_large_files_beside_small_ones(tmp_path: Path, content: bytes, workers: int) -> None:
+    large = {"all": content, "two": content[: 2 * PART], "more": content[: PART + 1]}
+    small = {"one": content[:PART], "none": b""}
+    for name, data in (large | small).items():
+        (tmp_path / name).write_bytes(data)
+    seen: list[tuple[int, int]] = []
+    found = digest_files(
+        tmp_path, scan(tmp_path), lambda *counts: seen.append(counts), workers=workers
+    )
+    parted = {name: expected_in_parts(name, data) for name, data in large.items()}
+    assert found == parted | {name: expected(name, data) for name, data in small.items()}
+    total = sum(map(len, (large | small).values()))
+    assert seen == sorted(seen)
+    assert seen[-1] == (total, total)
+
+
+@pytest.mark.parametrize("size", [0, STEP, PART, PART + 5, 2 * PART, 2 * PART + STEP])
+@pytest.mark.parametrize("before", [PART + 1, 2 * PART])
+def test_a_large_file_that_became_another(
+    tmp_path: Path, content: bytes, before: int, size: int
+) -> None:
+    """What is there when it is read counts, however long it was when it was found."""
+    path = tmp_path / "a"
+    path.write_bytes(content[:before])
+    entries = scan(tmp_path)
+    path.write_bytes(content[:size])
+    found = digest_files(tmp_path, entries, silent, workers=3)
+    assert found == {"a": expected_in_parts("a", content[:size])}
+
+
+@pytest.mark.parametrize("left", [0, 3 * STEP, PART + STEP])
+def test_a_file_that_is_cut_while_threads_read_it(
+    tmp_path: Path, content: bytes, left: int
+) -> None:
+    """One has read what is behind the cut, and another finds the end in front of it."""
+    path = tmp_path / "a"
+    path.write_bytes(content)
+    parted, busy = PartedFile(path), itertools.count()
+
+    def advance(_count: int) -> None:
+        if next(busy) == 0:
+            parted.read(lambda _count: None)
+            os.truncate(path, left)
+
+    parted.read(advance)
+    sums = parted.sums()
+    # Before the cut were read the first step, and all parts but the first.
+    kept = expected_in_parts("a", content if left > PART else content[: max(left, STEP)])
+    found = (sums.size, sums.crc32, sums.blake3.hex())
+    assert found == (kept.size, kept.crc32, kept.blake3_parts)
+
+
+def test_a_large_file_that_cannot_be_read(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(content)
+    entries = scan(tmp_path)
+    path.rename(tmp_path / "b")
+    assert isinstance(digest_files(tmp_path, entries, silent)["a"], FileNotFoundError)
+    path.symlink_to("b")
+    assert isinstance(digest_files(tmp_path, entries, silent)["a"], OSError)
+
+
+def test_an_error_of_one_thread_ends_the_others(tmp_path: Path, content: bytes) -> None:
+    path, counts = tmp_path / "a", list[int]()
+    path.write_bytes(content)
+    parted = PartedFile(path)
+
+    def fail(_count: int) -> None:
+        raise OSError
+
+    with pytest.raises(OSError):
+        parted.read(fail)
+    parted.read(counts.append)
+    assert counts == []
+
+
 ALL = 1024
 """Steps of all files of ``large``."""
+
+TOLD = ALL * STEP // TOLD_EVERY
+"""How often progress is told of all of them."""
 
 
 @pytest.fixture
@@ -96,7 +204,7 @@ def test_an_interrupt_ends_all_threads_soon(large: Path) -> None:
             digest_files(large, scan(large), interrupt)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert next(steps) < ALL
+    assert next(steps) < TOLD
 
 
 def test_an_error_of_progress_ends_all_threads_soon(large: Path) -> None:

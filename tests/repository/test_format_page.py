@@ -1,7 +1,9 @@
 """The format's page says all, and what it says is true."""
 
+import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +24,7 @@ from gpusnap.repository import (
 )
 from gpusnap.repository.config import Config
 from gpusnap.repository.layout import MANIFEST_DIGEST, RESERVED_NAMES
+from gpusnap.repository.parts import PART
 from gpusnap.types import (
     CodecUse,
     Device,
@@ -34,7 +37,7 @@ from gpusnap.types import (
     SavedMemory,
 )
 from tests.datapath.memory import MIB, Memory
-from tests.repository.samples import manifest, silent, take, take_memory
+from tests.repository.samples import FILES, manifest, silent, take, take_memory
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/snapshot-format.md").read_text()
 STRUCTS = (
@@ -102,6 +105,28 @@ def test_checking_packs_by_hand(repository: Repository) -> None:
     done = check_by_hand(snapshot)
     assert done.returncode != 0
     assert "regions/000.pack: FAILED" in done.stderr
+
+
+def test_checking_large_files_by_hand(repository: Repository) -> None:
+    snapshot = take(repository, "a", FILES | {"criu/pages-1.img": os.urandom(PART + 5)})
+    assert check_by_hand(snapshot).returncode == 0
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+    def check() -> str:
+        command = [sys.executable, "-c", program]
+        ran = subprocess.run(
+            command, cwd=snapshot.path, check=False, capture_output=True, text=True
+        )
+        return ran.stderr
+
+    assert check() == ""
+    with (snapshot.images / "pages-1.img").open("r+b") as file:
+        file.seek(PART + 2)
+        file.write(b"\0\0\0")
+    assert check() == "criu/pages-1.img: FAILED\n"
+    done = check_by_hand(snapshot)
+    assert done.returncode != 0
+    assert "criu/pages-1.img: FAILED" in done.stderr
 
 
 def test_the_digest_file(repository: Repository) -> None:

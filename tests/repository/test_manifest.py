@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from gpusnap.errors import IncompatibleError, IntegrityError
 from gpusnap.events import Phase
-from gpusnap.repository import FileDigest, PhaseTime, SavedOptions
-from gpusnap.repository.manifest import decode, encode, timestamp
+from gpusnap.repository import FORMAT_VERSION, FileDigest, Manifest, PhaseTime, SavedOptions
+from gpusnap.repository.layout import WITH_PARTS
+from gpusnap.repository.manifest import decode, decode_versioned, encode, timestamp
 from gpusnap.types import Device, DeviceImage, DeviceUse, Finding, Region, Severity
 from tests.repository.samples import TARGET, manifest
 
@@ -47,6 +48,34 @@ def file(**changes: object) -> bytes:
     return changed(files=[plain | changes])
 
 
+LARGE = msgspec.structs.replace(DIGEST, sha256=None, blake3_parts="1" * 64)
+PARTED = msgspec.structs.replace(
+    FULL, files=(LARGE, msgspec.structs.replace(DIGEST, path="criu/b")), format_version=WITH_PARTS
+)
+
+
+def parted(**changes: object) -> bytes:
+    """A manifest with a large file, of version 2 or another."""
+    version = changes.pop("format_version", WITH_PARTS)
+    plain = {"path": "criu/a", "size": 1, "crc32": 1, "sha256": None, "blake3_parts": "0" * 64}
+    return changed(files=[plain | changes], format_version=version)
+
+
+def test_round_trip_with_a_large_file() -> None:
+    assert decode(encode(PARTED), PATH) == PARTED
+
+
+def test_a_large_file_makes_it_a_newer_version_and_nothing_else_does() -> None:
+    first, *_ = json.loads(encode(FULL))["files"]
+    assert set(first) == {"path", "size", "crc32", "sha256"}
+    assert manifest("a", (DIGEST,)).format_version == FORMAT_VERSION
+    assert manifest("a", PARTED.files).format_version == WITH_PARTS
+    with pytest.raises(ValueError, match="knows no sums in parts"):
+        msgspec.structs.replace(FULL, files=(LARGE,))
+    with pytest.raises(IncompatibleError, match="version 2, newer than 1"):
+        decode_versioned(encode(PARTED), Manifest, PATH, FORMAT_VERSION)
+
+
 def test_round_trip() -> None:
     assert decode(encode(FULL), PATH) == FULL
 
@@ -74,8 +103,8 @@ def test_unknown_fields_of_the_same_version_are_passed_over() -> None:
 
 
 def test_newer_version_is_named() -> None:
-    with pytest.raises(IncompatibleError, match="version 2, newer than 1") as caught:
-        decode(b'{"format_version": 2, "target": "of another shape"}', PATH)
+    with pytest.raises(IncompatibleError, match="version 3, newer than 2") as caught:
+        decode(b'{"format_version": 3, "target": "of another shape"}', PATH)
     assert caught.value.cure
 
 
@@ -126,6 +155,16 @@ def test_newer_version_is_named() -> None:
         file(sha256="0" * 63),
         file(sha256="A" * 64),
         file(sha256="0" * 64 + "\n"),
+        parted(format_version=1),
+        parted(sha256="0" * 64),
+        parted(blake3_parts="0" * 63),
+        parted(blake3_parts="0" * 66),
+        parted(blake3_parts="G" * 64),
+        parted(blake3_parts="0" * 64 + "\n"),
+        parted(blake3_parts=7),
+        parted(blake3_parts=["0" * 64]),
+        parted(size=-1),
+        parted(path="../a"),
     ],
 )
 def test_damage_is_a_sentence(data: bytes) -> None:
@@ -133,9 +172,9 @@ def test_damage_is_a_sentence(data: bytes) -> None:
         decode(data, PATH)
 
 
-@given(st.data())
-def test_mangled_json_never_raises_anything_else(data: st.DataObject) -> None:
-    mangled = bytearray(encode(FULL))
+@given(st.data(), st.sampled_from([FULL, PARTED]))
+def test_mangled_json_never_raises_anything_else(data: st.DataObject, whole: Manifest) -> None:
+    mangled = bytearray(encode(whole))
     for _ in range(data.draw(st.integers(1, 5))):
         position = data.draw(st.integers(0, len(mangled) - 1))
         mangled[position] = data.draw(st.integers(0, 255))

@@ -19,7 +19,6 @@ from gpusnap.errors import (
     UsageError,
 )
 from gpusnap.repository import (
-    FORMAT_VERSION,
     Repository,
     Snapshot,
     locate,
@@ -27,6 +26,7 @@ from gpusnap.repository import (
     resolve_new,
     verify,
 )
+from gpusnap.repository.layout import WITH_PARTS
 from tests.repository.samples import alter, fill, hidden, powerless, silent, take
 
 
@@ -228,7 +228,7 @@ def test_damaged_are_listed_apart(repository: Repository) -> None:
         take(repository, name)
     (repository.path / "a/manifest.json").unlink()
     (repository.path / "b/manifest.json.sha256").write_bytes(b"")
-    alter(repository.find("c"), format_version=FORMAT_VERSION + 1)
+    alter(repository.find("c"), format_version=WITH_PARTS + 1)
     alter(repository.find("d"), name="..")
     assert names(repository) == ["good"]
     reasons = {damaged.name: damaged.reason for damaged in repository.damaged()}

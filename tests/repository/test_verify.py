@@ -1,20 +1,26 @@
 import fcntl
 import os
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
+from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusnap.errors import BusyError, IncompatibleError, IntegrityError, NotFoundError
-from gpusnap.repository import Repository, Snapshot, require_intact, verify
+from gpusnap.repository import Repository, Snapshot, open_snapshot, require_intact, verify
+from gpusnap.repository.layout import WITH_PARTS
 from gpusnap.repository.locks import removing_lock
+from gpusnap.repository.parts import PART, STEP
 from gpusnap.types import Severity
-from tests.repository.samples import FILES, alter, silent, take
+from tests.repository.samples import FILES, alter, in_version_1, silent, take
 
 CORE = "criu/core-7.img"
+PAGES = "criu/pages-1.img"
 
 
 def test_intact(repository: Repository) -> None:
@@ -187,7 +193,7 @@ def test_a_snapshot_that_goes_just_before_it_is_held(
 
 def test_newer_format_is_no_damage(repository: Repository) -> None:
     snapshot = take(repository, "a")
-    alter(snapshot, format_version=2)
+    alter(snapshot, format_version=3)
     with pytest.raises(IncompatibleError):
         verify(snapshot, silent)
 
@@ -211,3 +217,131 @@ def test_every_flipped_bit_is_found(flipped: Snapshot, data: st.DataObject) -> N
     finally:
         path.write_bytes(good)
     assert verify(flipped, silent).intact
+
+
+LARGE = 2 * PART + STEP + 7
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    """A snapshot with a large file of three parts, and one of two."""
+    repository = Repository.create(tmp_path_factory.mktemp("large"))
+    files = {PAGES: os.urandom(LARGE), "criu/pages-2.img": os.urandom(PART + 1)}
+    return take(repository, "a", FILES | files)
+
+
+def change(path: Path, offset: int, pattern: bytes) -> None:
+    """Turn over bits of a file; the same again turns them back."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        found = file.read(len(pattern))
+        file.seek(offset)
+        file.write(bytes(a ^ b for a, b in zip(found, pattern, strict=True)))
+
+
+def test_a_large_file_is_summed_in_parts(large: Snapshot) -> None:
+    files = {file.path: file for file in open_snapshot(large.path).manifest.files}
+    assert large.manifest.format_version == WITH_PARTS
+    assert {path for path, file in files.items() if file.in_parts} == {PAGES, "criu/pages-2.img"}
+    found = verify(large, silent)
+    assert (found.files, found.bytes, found.findings) == (len(files), large.size, ())
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.sampled_from([0, PART - 1, PART, 2 * PART - 1, 2 * PART, LARGE - 1])
+    | st.integers(0, LARGE - 1),
+    st.integers(0, 7),
+)
+def test_every_flipped_bit_of_a_large_file_is_found(large: Snapshot, byte: int, bit: int) -> None:
+    change(large.path / PAGES, byte, bytes([1 << bit]))
+    try:
+        (finding,) = verify(large, silent).findings
+        assert finding.text == f"File {PAGES} has another BLAKE3"
+        with pytest.raises(IntegrityError, match="has another BLAKE3"):
+            require_intact(large, silent, memory=False)
+    finally:
+        change(large.path / PAGES, byte, bytes([1 << bit]))
+
+
+CRC_SPARES = (0x1DB710641).to_bytes(5, "little")
+"""The polynomial of CRC-32, lowest power last: any file keeps its CRC-32 under these bits."""
+
+
+@pytest.mark.parametrize("offset", [1000, PART - 2, LARGE - 5])
+def test_damage_that_no_crc_tells(large: Snapshot, offset: int) -> None:
+    path = large.path / PAGES
+    crc = zlib.crc32(path.read_bytes())
+    change(path, offset, CRC_SPARES)
+    try:
+        assert zlib.crc32(path.read_bytes()) == crc
+        assert not verify(large, silent).intact
+    finally:
+        change(path, offset, CRC_SPARES)
+    assert verify(large, silent).intact
+
+
+@pytest.mark.parametrize("length", [0, PART - 1, PART, LARGE - 1, LARGE + 1, 4 * PART])
+def test_a_large_file_of_another_length(large: Snapshot, tmp_path: Path, length: int) -> None:
+    snapshot = Snapshot(tmp_path / "copy", large.manifest)
+    shutil.copytree(large.path, snapshot.path)
+    os.truncate(snapshot.path / PAGES, length)
+    (finding,) = verify(snapshot, silent).findings
+    assert finding.text == f"File {PAGES} has {length} bytes instead of {LARGE}"
+
+
+@pytest.mark.parametrize("size", [0, 1, PART, LARGE - 1, LARGE + 1, 1 << 62])
+def test_a_wrong_length_in_the_manifest(large: Snapshot, tmp_path: Path, size: int) -> None:
+    snapshot = Snapshot(tmp_path / "copy", large.manifest)
+    shutil.copytree(large.path, snapshot.path)
+    files = msgspec.to_builtins(large.manifest.files)
+    next(file for file in files if file["path"] == PAGES)["size"] = size
+    alter(snapshot, files=files)
+    (finding,) = verify(snapshot.path, silent).findings
+    assert finding.text == f"File {PAGES} has {LARGE} bytes instead of {size}"
+
+
+def test_a_manifest_that_swaps_two_large_files(large: Snapshot, tmp_path: Path) -> None:
+    snapshot = Snapshot(tmp_path / "copy", large.manifest)
+    shutil.copytree(large.path, snapshot.path)
+    (snapshot.path / PAGES).rename(tmp_path / "pages")
+    (snapshot.path / "criu/pages-2.img").rename(snapshot.path / PAGES)
+    (tmp_path / "pages").rename(snapshot.path / "criu/pages-2.img")
+    assert len(verify(snapshot, silent).findings) == 2
+
+
+def test_a_small_file_may_be_summed_in_parts(repository: Repository) -> None:
+    """The record of a file says how it was summed, and not its length."""
+    snapshot = take(repository, "a")
+    files = msgspec.to_builtins(snapshot.manifest.files)
+    for file in files:
+        data = (snapshot.path / file["path"]).read_bytes()
+        sums = blake3(data).digest() if data else b""
+        file |= {"sha256": None, "blake3_parts": blake3(sums).hexdigest()}
+    alter(snapshot, files=files, format_version=WITH_PARTS)
+    assert verify(snapshot.path, silent).intact
+    replaced(snapshot.path / CORE)
+    (finding,) = verify(snapshot.path, silent).findings
+    assert finding.text == f"File {CORE} has another BLAKE3"
+
+
+def test_a_large_file_without_a_sum(large: Snapshot, tmp_path: Path) -> None:
+    """Only a pack that an index knows may have none."""
+    snapshot = Snapshot(tmp_path / "copy", large.manifest)
+    shutil.copytree(large.path, snapshot.path)
+    files = msgspec.to_builtins(large.manifest.files)
+    next(file for file in files if file["path"] == PAGES).pop("blake3_parts")
+    alter(snapshot, files=files)
+    assert not verify(snapshot.path, silent).intact
+
+
+def test_a_snapshot_from_before(large: Snapshot, tmp_path: Path) -> None:
+    snapshot = Snapshot(tmp_path / "copy", large.manifest)
+    shutil.copytree(large.path, snapshot.path)
+    in_version_1(snapshot)
+    assert {file.in_parts for file in open_snapshot(snapshot.path).manifest.files} == {False}
+    assert verify(snapshot.path, silent).intact
+    require_intact(open_snapshot(snapshot.path), silent, memory=False)
+    change(snapshot.path / PAGES, LARGE // 2, b"\1")
+    (finding,) = verify(snapshot.path, silent).findings
+    assert finding.text == f"File {PAGES} has another SHA-256"
