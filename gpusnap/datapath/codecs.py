@@ -83,9 +83,11 @@ class Encoder:
             Codec.RAW: lambda data: data,
             Codec.LZ4: lambda data: lz4.block.compress(data, store_size=False),
             Codec.ZSTD: lambda data: _frame(self._level1, data),
-            Codec.PLANES2_ZSTD: lambda data: _planes(self._entropy, data, 2),
-            Codec.PLANES4_ZSTD: lambda data: _planes(self._entropy, data, 4),
+            Codec.PLANES2_ZSTD: lambda data: self._encode_planes(data, 2),
+            Codec.PLANES4_ZSTD: lambda data: self._encode_planes(data, 4),
         }
+        # Kept: a new one each time would be filled with zeros first, by which all threads wait.
+        self._planes = memoryview(bytearray())
 
     @property
     def may_skip(self) -> bool:
@@ -115,6 +117,21 @@ class Encoder:
             return fast
         return dense if dense.ratio <= _PAYS else Choice(Codec.RAW)
 
+    def _encode_planes(self, data: memoryview, width: int) -> bytes:
+        if len(self._planes) < len(data):
+            self._planes = memoryview(bytearray(len(data)))
+        planes = self._planes[: len(data)]
+        split_planes(data, planes, width)
+        size = len(planes) // width
+        if size >= _ZSTD_BLOCK:
+            return _frame(self._entropy, planes)
+        # Each plane needs statistics of its own, which Zstandard keeps for a block.
+        blocks = (
+            self._entropy.compress(planes[at : at + size], zstd.ZstdCompressor.FLUSH_BLOCK)
+            for at in range(0, len(planes), size)
+        )
+        return b"".join((*blocks, self._entropy.flush()))
+
     def _try(self, codec: Codec, sample: memoryview) -> Choice:
         begin = time.perf_counter()
         length = len(self._encode[codec](sample))
@@ -134,23 +151,8 @@ def _first_best(choices: Sequence[Choice]) -> Choice:
 _DENSE = (Codec.PLANES2_ZSTD, Codec.PLANES4_ZSTD, Codec.ZSTD)
 
 
-def _frame(compressor: zstd.ZstdCompressor, data: memoryview | bytearray) -> bytes:
+def _frame(compressor: zstd.ZstdCompressor, data: memoryview) -> bytes:
     return compressor.compress(data, zstd.ZstdCompressor.FLUSH_FRAME)
-
-
-def _planes(compressor: zstd.ZstdCompressor, data: memoryview, width: int) -> bytes:
-    planes = bytearray(len(data))
-    split_planes(data, planes, width)
-    size = len(planes) // width
-    if size >= _ZSTD_BLOCK:
-        return _frame(compressor, planes)
-    # Each plane needs statistics of its own, which Zstandard keeps for a block.
-    view = memoryview(planes)
-    blocks = (
-        compressor.compress(view[at : at + size], zstd.ZstdCompressor.FLUSH_BLOCK)
-        for at in range(0, len(view), size)
-    )
-    return b"".join((*blocks, compressor.flush()))
 
 
 def _sample(data: memoryview) -> memoryview:

@@ -5,6 +5,10 @@ _WORTH = 1.25
 """Writing at once halves the work, so waiting has to be so much faster for the target."""
 _GAIN = 0.95
 """Encoding has to shorten the writing to this, or bytes are stored as they are."""
+_DOUBT = 1.25
+"""A sample is encoded in less time a byte than all memory is, by all threads at once."""
+_SELDOM = 8
+"""Of so many buffers in a row at least one is tried, however long nothing paid."""
 
 
 class Rate:
@@ -48,6 +52,8 @@ class Pace:
         self.fresh = Rate()
         self.used = Rate()
         self.write = Rate()
+        self._every = 1
+        self._left_out = 0
 
     @property
     def favours_writing(self) -> bool:
@@ -68,5 +74,23 @@ class Pace:
         """
         write = self.write.cost or 0.0
         raw = max(self._disk, write / self._workers)
-        encoded = max(self._disk * ratio, (cost + ratio * write) / self._workers)
+        encoded = max(self._disk * ratio, _DOUBT * (cost + ratio * write) / self._workers)
         return encoded < _GAIN * raw
+
+    def try_is_due(self) -> bool:
+        """Whether to try what codecs make of the next buffer, whichever thread has it.
+
+        Always while the threads have time, since the disk takes longer than they do. Else the
+        less often, the more tries in a row found nothing that pays.
+        """
+        if self._disk * self._workers >= (self.write.cost or 0.0):
+            return True
+        self._left_out += 1
+        if self._left_out < self._every:
+            return False
+        self._left_out = 0
+        return True
+
+    def tried(self, *, pays: bool) -> None:
+        """Note whether a try found a codec that pays."""
+        self._every = 1 if pays else min(2 * self._every, _SELDOM)

@@ -1,6 +1,7 @@
 """Where bytes go: packs, each written by one thread."""
 
 import os
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -71,7 +72,8 @@ class PackWriter:
             Where it is.
         """
         padding = bytes(-len(encoded.data) % PAGE)
-        crc = crc32(padding, crc32(encoded.data)) if encoded.codec else data.crc
+        # zlib computes so few bytes without a release of the interpreter's lock.
+        crc = zlib.crc32(padding, crc32(encoded.data)) if encoded.codec else data.crc
         chunk = Chunk(0, data.length, len(encoded.data), encoded.codec, data.crc, crc, identity)
         return self.add(chunk, (encoded.data, padding), Origin(data.offset, data.span))
 

@@ -11,6 +11,7 @@ import time
 
 from gpusnap.datapath.backlog import Backlog, Filled
 from gpusnap.datapath.buffers import Buffer
+from gpusnap.datapath.codecs import Choice
 from gpusnap.datapath.pace import Pace
 from gpusnap.datapath.records import Codec
 from gpusnap.datapath.source import Piece, Pieces, Windows, copy_pieces
@@ -73,7 +74,21 @@ class Worker:
         self.read += used
         rate = self._pace.used if buffer.used else self._pace.fresh
         rate.note(time.perf_counter() - begin, used)
-        return Filled(buffer, used, data, self._store.encoder.choose(view[:used]))
+        return Filled(buffer, used, data, self._choose(view[:used]))
+
+    def _choose(self, memory: memoryview) -> Choice:
+        """How to store a buffer: tried, unless that is left to gpusnap and was in vain of late."""
+        encoder, pace = self._store.encoder, self._pace
+        if not encoder.may_skip:
+            return encoder.choose(memory)
+        if not pace.try_is_due():
+            return Choice(Codec.RAW)
+        choice = encoder.choose(memory)
+        pace.tried(pays=self._pays(choice))
+        return choice
+
+    def _pays(self, choice: Choice) -> bool:
+        return choice.codec is not Codec.RAW and self._pace.pays(choice.ratio, choice.cost)
 
     def _write(self, filled: Filled) -> None:
         view = memoryview(filled.buffer.memory)
@@ -89,7 +104,6 @@ class Worker:
 
     def _codec(self, filled: Filled) -> Codec:
         """What was chosen, unless it is left to gpusnap and would only take longer."""
-        choice = filled.choice
         free = self._store.encoder.may_skip
-        slow = free and not self._pace.pays(choice.ratio, choice.cost)
-        return Codec.RAW if slow else choice.codec
+        slow = free and not self._pays(filled.choice)
+        return Codec.RAW if slow else filled.choice.codec

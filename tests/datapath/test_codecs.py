@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpusnap.datapath import codecs
 from gpusnap.datapath.codecs import Compression, Encoder, decode
 from gpusnap.datapath.records import Codec, FormatError
 from gpusnap.datapath.spans import PAGE
+from gpusnap.native import split_planes
 
 ENCODERS = {each: Encoder(each) for each in Compression}
 CODECS = pytest.mark.parametrize("codec", Codec)
@@ -70,3 +72,18 @@ def test_noise_is_left_as_it_is() -> None:
     noise = memoryview(os.urandom(1 << 20))
     assert ENCODERS[Compression.AUTO].choose(noise).codec is Codec.RAW
     assert ENCODERS[Compression.ZSTD].encode(Codec.ZSTD, noise).codec is Codec.RAW
+
+
+def test_planes_are_made_in_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    rooms = []
+
+    def split(data: memoryview, out: memoryview, width: int) -> None:
+        rooms.append(out.obj)
+        split_planes(data, out, width)
+
+    monkeypatch.setattr(codecs, "split_planes", split)
+    encoder = Encoder(Compression.ZSTD)
+    for length in (1 << 20, PAGE, 1 << 20):
+        encoder.encode(Codec.PLANES4_ZSTD, memoryview(bytes(length)))
+        encoder.encode(Codec.PLANES2_ZSTD, memoryview(bytes(length)))
+    assert all(room is rooms[0] for room in rooms)

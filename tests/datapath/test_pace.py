@@ -1,5 +1,7 @@
 """What decides whether a codec is worth its time."""
 
+from itertools import pairwise
+
 import pytest
 
 from gpusnap.datapath.pace import Pace
@@ -39,3 +41,35 @@ def test_many_threads_make_a_codec_worth_it() -> None:
 def test_before_anything_was_written_the_disk_decides() -> None:
     assert Pace(10e-9, 2).pays(0.8, 1e-9)
     assert not Pace(0.0, 2).pays(0.8, 1e-9)
+
+
+def test_what_a_sample_costs_is_taken_for_less_than_all_of_it_does() -> None:
+    # In memory, by less than what samples are wrong by.
+    assert not pace(0.0).pays(0.7, 0.2 * WRITE)
+
+
+def tries(made: Pace, buffers: int, *, pays: bool = False) -> list[int]:
+    """Which of so many buffers are tried."""
+    tried = []
+    for number in range(buffers):
+        if made.try_is_due():
+            tried.append(number)
+            made.tried(pays=pays)
+    return tried
+
+
+def test_tries_that_are_in_vain_become_rare_and_do_not_end() -> None:
+    tried = tries(pace(0.0), 800)
+    assert tried[:4] == [0, 2, 6, 14]
+    assert {after - before for before, after in pairwise(tried[3:])} == {8}
+
+
+def test_after_one_that_pays_each_buffer_is_tried() -> None:
+    made = pace(0.0)
+    tries(made, 800)
+    made.tried(pays=True)
+    assert tries(made, 100, pays=True) == list(range(100))
+
+
+def test_threads_that_wait_for_the_disk_try_each_buffer() -> None:
+    assert tries(pace(0.3e-9), 100) == list(range(100))

@@ -28,6 +28,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from gpusnap.datapath import Compression, Saver, Saving, Span
+from gpusnap.datapath.heap import keep_freed_memory
 from gpusnap.errors import EXIT_WARNINGS
 from gpusnap.regions import host_spans
 from gpusnap.room import file_system
@@ -141,6 +142,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=12)
     arguments = parser.parse_args()
     size = arguments.width, arguments.layers
+    keep_freed_memory()  # as the command has it
     found: Figures = {
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "machine": {"cpus": os.cpu_count(), "kernel": platform.release()},

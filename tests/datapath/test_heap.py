@@ -1,0 +1,48 @@
+"""Freed memory is kept where gpusnap is a program of its own."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from gpusnap import cli
+from gpusnap.cli import _main
+from gpusnap.datapath import heap
+
+FAULTS = """
+import resource, sys
+from gpusnap.datapath.heap import keep_freed_memory
+
+def chunks():
+    for _ in range(20):
+        blocks = [bytes(b"x") * (1 << 20) for _ in range(5)]
+
+keep_freed_memory()
+chunks()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+chunks()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc gives memory back")
+def test_blocks_of_a_chunk_are_used_again() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS], check=True, capture_output=True, text=True
+    )
+    assert int(done.stdout) < 256  # of one of the hundred blocks
+
+
+def test_the_command_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(heap, "keep_freed_memory", lambda: asked.append(True))
+    monkeypatch.setattr(_main, "run", lambda _arguments: len(asked))
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+
+
+def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpusnap.datapath.heap.ctypes.CDLL", lambda _name: object())
+    heap.keep_freed_memory()
