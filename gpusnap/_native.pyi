@@ -41,6 +41,7 @@ class _Library(Protocol):
         page: int,
         data: FFI.CData,
         room: int,
+        outlet: FFI.CData,
         /,
     ) -> int: ...
     def gpusnap_put_extents(

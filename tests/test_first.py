@@ -21,7 +21,7 @@ class Nothing:
     def populated(self, _span: Span, _offset: int, _length: int) -> list[tuple[int, int]]:
         return []
 
-    def read(self, _wanted: Sequence[Wanted], _buffer: memoryview) -> list[Copied]:
+    def read(self, _wanted: Sequence[Wanted], _buffer: memoryview, _outlet: object) -> list[Copied]:
         return []
 
 

@@ -33,10 +33,18 @@ struct gpusnap_piece {
     int32_t pid;
     uint32_t crc;
     int32_t whole;
+    int32_t written;
+};
+
+struct gpusnap_outlet {
+    int32_t file;
+    int32_t error;
+    uint64_t position;
 };
 
 size_t gpusnap_read_pieces(int implementation, struct gpusnap_piece *pieces, size_t count,
-                           size_t page, uint8_t *data, size_t room);
+                           size_t page, uint8_t *data, size_t room,
+                           struct gpusnap_outlet *outlet);
 
 struct gpusnap_extent {
     uint64_t position;

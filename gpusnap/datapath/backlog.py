@@ -23,6 +23,11 @@ class Filled(msgspec.Struct, frozen=True, gc=False):
         """Bytes that are not zero."""
         return sum(data.length for data in self.data)
 
+    @property
+    def written(self) -> int:
+        """Bytes that are in a pack already."""
+        return sum(data.length for data in self.data if data.position is not None)
+
 
 class Backlog:
     """Decides for each worker what it does next; copying comes first while there are buffers.

@@ -91,8 +91,8 @@ class Encoder:
 
     @property
     def may_skip(self) -> bool:
-        """Whether it is left to gpusnap how anything is stored."""
-        return self._compression is Compression.AUTO
+        """Whether memory may be stored as it is without a look at it."""
+        return self._compression in {Compression.AUTO, Compression.NONE}
 
     def encode(self, codec: Codec, data: memoryview) -> Encoded:
         """Encode a chunk, raw where the codec would save no page."""

@@ -10,7 +10,7 @@ import msgspec
 from gpusnap.datapath.files import create, open_regular, read_exactly, storage, write_all
 from gpusnap.datapath.source import ProcessMemory, Source, Wanted
 from gpusnap.datapath.spans import Image, Kind, Span, whole_pages
-from gpusnap.native import Copied, crc32, nonzero_pages
+from gpusnap.native import Copied, Outlet, crc32, nonzero_pages
 
 
 class ImageFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +52,9 @@ class ImageSource:
         """All of it: holes in a file are found as pages of zeros."""
         return [(offset, whole_pages(min(length, span.length - offset)))]
 
-    def read(self, wanted: Sequence[Wanted], buffer: memoryview) -> list[Copied]:
+    def read(
+        self, wanted: Sequence[Wanted], buffer: memoryview, _outlet: Outlet | None = None
+    ) -> list[Copied]:
         """Read from the files, each open only meanwhile: there may be thousands of them."""
         found, at = list[Copied](), 0
         for span, offset, length in wanted:
@@ -87,15 +89,26 @@ class MixedSource:
         """What the one of the two says."""
         return self._of(span).populated(span, offset, length)
 
-    def read(self, wanted: Sequence[Wanted], buffer: memoryview) -> list[Copied]:
+    def read(
+        self, wanted: Sequence[Wanted], buffer: memoryview, outlet: Outlet | None
+    ) -> list[Copied]:
         """What the one of the two gives, or both in turn."""
         found, at = list[Copied](), 0
         for source, group in groupby(wanted, key=lambda each: self._of(each.span)):
             parts = list(group)
             length = sum(part.length for part in parts)
-            found += source.read(parts, buffer[at : at + length])
-            at += length
+            copied = source.read(parts, buffer[at : at + length], outlet)
+            written = _written(parts, copied)
+            outlet = outlet and outlet._replace(position=outlet.position + written)
+            found += copied
+            at += length - written
         return found
+
+
+def _written(parts: Sequence[Wanted], copied: Sequence[Copied]) -> int:
+    """Bytes that went to an outlet."""
+    pairs = zip(parts, copied, strict=True)
+    return sum(part.length for part, each in pairs if each.position is not None)
 
 
 class ImageSink:

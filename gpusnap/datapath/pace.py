@@ -38,6 +38,7 @@ class Pace:
         fresh: To copy into a buffer that is new.
         used: To copy into a buffer that was used before.
         write: To write bytes as they are.
+        straight: To copy bytes and write each piece right after it was copied.
     """
 
     def __init__(self, disk: float, workers: int) -> None:
@@ -52,6 +53,7 @@ class Pace:
         self.fresh = Rate()
         self.used = Rate()
         self.write = Rate()
+        self.straight = Rate()
         self._every = 1
         self._left_out = 0
 
@@ -61,7 +63,10 @@ class Pace:
         fresh, used, write = self.fresh.cost, self.used.cost, self.write.cost
         if fresh is None or used is None or write is None:
             return True
-        return used + write <= _WORTH * fresh
+        at_once = used + write
+        if self.straight.cost is not None:
+            at_once = min(at_once, self.straight.cost)
+        return at_once <= _WORTH * fresh
 
     def pays(self, ratio: float, cost: float) -> bool:
         """Whether encoding has everything on the disk sooner.

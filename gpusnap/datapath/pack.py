@@ -3,6 +3,7 @@
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from gpusnap.datapath import records
@@ -10,10 +11,19 @@ from gpusnap.datapath.codecs import Encoded
 from gpusnap.datapath.direct import Staging, set_direct
 from gpusnap.datapath.files import create, storage, write_all
 from gpusnap.datapath.identities import Home
-from gpusnap.datapath.records import CHUNK, HEADER, NO_IDENTITY, Chunk, Origin, Pack, seal_of
+from gpusnap.datapath.records import (
+    CHUNK,
+    HEADER,
+    NO_IDENTITY,
+    Chunk,
+    Codec,
+    Origin,
+    Pack,
+    seal_of,
+)
 from gpusnap.datapath.source import Data
 from gpusnap.datapath.spans import PAGE, Span
-from gpusnap.native import crc32
+from gpusnap.native import Outlet, crc32
 
 _BATCH = 4 << 20
 """Bytes that are handed to the kernel at once."""
@@ -90,6 +100,36 @@ class PackWriter:
         if self._waiting >= _BATCH or len(self._parts) >= _MOST_PARTS:
             self.flush()
         return home
+
+    def outlet(self) -> Outlet | None:
+        """Where whole chunks may be written past this class, each to be told of by :meth:`note`.
+
+        None where that cannot be: before the first chunk, and where writes go past the page cache.
+
+        Raises:
+            GpusnapError: The disk refused.
+        """
+        if self._descriptor is None or self._staging is not None or self._direct():
+            return None
+        self.flush()
+        return Outlet(self._descriptor, self._position)
+
+    def note(self, data: Data) -> Home:
+        """Take in a chunk that was written to the outlet, in the order in which they were."""
+        if data.position != self._position or self._parts:
+            raise RuntimeError("a chunk was written elsewhere")
+        home = Home(self.number, len(self._origins))
+        chunk = Chunk(data.position, data.length, data.length, Codec.RAW, data.crc, data.crc)
+        self._records += chunk.encode()
+        self._origins.append(Origin(data.offset, data.span))
+        self._position += data.length
+        return home
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turn the kernel's refusals inside the block into sentences about the pack."""
+        with storage("write", self._path):
+            yield
 
     def _begin(self) -> None:
         self.number = next(self._numbers)

@@ -9,7 +9,7 @@ import msgspec
 
 from gpusnap.datapath.records import CHUNK
 from gpusnap.datapath.spans import Span
-from gpusnap.native import Copied, Part, crc32, populated_runs, read_parts
+from gpusnap.native import Copied, Outlet, Part, crc32, populated_runs, read_parts
 
 WINDOW = 16 << 20
 """Bytes of a span whose page table is looked at in one go."""
@@ -30,13 +30,19 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
 
 
 class Data(msgspec.Struct, frozen=True, gc=False):
-    """Pages that were copied into a buffer and are not all zeros, with their CRC-32."""
+    """Pages that were copied and are not all zeros, with their CRC-32.
+
+    Attributes:
+        at: Where in the buffer they are, unless they were written at once.
+        position: Where in its pack what was written at once is.
+    """
 
     span: int
     offset: int
     at: int
     length: int
     crc: int
+    position: int | None = None
 
 
 class Wanted(NamedTuple):
@@ -53,8 +59,13 @@ class Source(Protocol):
     def populated(self, span: Span, offset: int, length: int) -> list[tuple[int, int]]:
         """Whole pages of a part of a span outside of which all is zero: offsets and lengths."""
 
-    def read(self, wanted: Sequence[Wanted], buffer: memoryview) -> list[Copied]:
-        """Fill a buffer with whole pages, one part behind the other; what came of each."""
+    def read(
+        self, wanted: Sequence[Wanted], buffer: memoryview, outlet: Outlet | None
+    ) -> list[Copied]:
+        """Fill a buffer with whole pages, one part behind the other; what came of each.
+
+        What it can, it writes to the outlet instead.
+        """
 
 
 class ProcessMemory:
@@ -65,10 +76,12 @@ class ProcessMemory:
         runs = populated_runs(span.pid, span.start + offset, length)
         return [(address - span.start, size) for address, size in runs]
 
-    def read(self, wanted: Sequence[Wanted], buffer: memoryview) -> list[Copied]:
+    def read(
+        self, wanted: Sequence[Wanted], buffer: memoryview, outlet: Outlet | None
+    ) -> list[Copied]:
         """Copy out of the processes."""
         parts = [Part(span.pid, span.start + offset, length) for span, offset, length in wanted]
-        return read_parts(parts, buffer)
+        return read_parts(parts, buffer, outlet)
 
 
 class Windows:
@@ -148,12 +161,18 @@ def _cut(span: int, offset: int, length: int) -> Iterator[Piece]:
         offset = stop
 
 
-def copy_pieces(windows: Windows, pieces: Sequence[Piece], buffer: memoryview) -> list[Data]:
-    """Copy pieces into a buffer, one behind the other; what of them is not zero."""
+def copy_pieces(
+    windows: Windows, pieces: Sequence[Piece], buffer: memoryview, outlet: Outlet | None = None
+) -> list[Data]:
+    """Copy pieces into a buffer, or to an outlet, one behind the other; what is not zero."""
     wanted = [Wanted(windows.spans[each.span], each.offset, each.length) for each in pieces]
     found: list[Data] = []
     at = 0
-    for piece, copied in zip(pieces, windows.source.read(wanted, buffer), strict=True):
+    for piece, copied in zip(pieces, windows.source.read(wanted, buffer, outlet), strict=True):
+        if copied.position is not None:
+            whole = Data(piece.span, piece.offset, 0, piece.length, copied.crc, copied.position)
+            found.append(whole)
+            continue
         found += (
             Data(
                 piece.span,
@@ -167,7 +186,8 @@ def copy_pieces(windows: Windows, pieces: Sequence[Piece], buffer: memoryview) -
             for begin, length in _joined(copied.runs)
         )
         at += piece.length
-    return found
+    # First what is in the pack, whose chunks are told of by rising position
+    return sorted(found, key=lambda data: data.position is None)
 
 
 def _joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:

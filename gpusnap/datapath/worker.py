@@ -4,7 +4,9 @@ It does what is most urgent: it copies out of the target as long as there is a b
 otherwise encodes and writes what was copied. So the target waits for a codec or the disk only
 where its memory exceeds the budget. Bytes that no codec makes smaller are written at once where
 that is what releases the target first; all of them, where it does not run on anyway: a buffer that
-is used again costs less than a new one, and the disk has work from the start.
+is used again costs less than a new one, and the disk has work from the start. Where nothing is to
+be found out about the bytes first, each piece is written right after it was copied, while it is in
+the processor's cache, and not even the buffer is filled.
 """
 
 import time
@@ -16,6 +18,7 @@ from gpusnap.datapath.pace import Pace
 from gpusnap.datapath.records import Codec
 from gpusnap.datapath.source import Piece, Pieces, Windows, copy_pieces
 from gpusnap.datapath.store import Store
+from gpusnap.native import Outlet
 
 
 class Worker:
@@ -52,15 +55,19 @@ class Worker:
                     self._serve(buffer)
 
     def _serve(self, buffer: Buffer) -> None:
-        filled = self._fill(buffer)
+        encoder, pace = self._store.encoder, self._pace
+        due = not encoder.may_skip or pace.try_is_due()
+        writes = self._at_once or pace.favours_writing
+        outlet = None if due or not writes else self._store.outlet()
+        filled = self._fill(buffer, outlet, due=due)
         self._backlog.count(filled, self._pieces.take_passed())
-        fast = self._codec(filled) is Codec.RAW and self._pace.favours_writing
-        if fast or self._at_once:
+        fast = self._codec(filled) is Codec.RAW and pace.favours_writing
+        if fast or self._at_once or outlet is not None:
             self._write(filled)
         else:
             self._backlog.add(filled)
 
-    def _fill(self, buffer: Buffer) -> Filled:
+    def _fill(self, buffer: Buffer, outlet: Outlet | None, *, due: bool) -> Filled:
         view = memoryview(buffer.memory)
         begin = time.perf_counter()
         used = 0
@@ -70,21 +77,23 @@ class Worker:
             used += piece.length
             self._pieces.skip()
         self._backlog.check()
-        data = copy_pieces(self._windows, pieces, view[:used])
+        with self._store.writing():
+            data = copy_pieces(self._windows, pieces, view[:used], outlet)
         self.read += used
-        rate = self._pace.used if buffer.used else self._pace.fresh
-        rate.note(time.perf_counter() - begin, used)
-        return Filled(buffer, used, data, self._choose(view[:used]))
+        seconds = time.perf_counter() - begin
+        choice = self._try(view[:used]) if due else Choice(Codec.RAW)
+        filled = Filled(buffer, used, data, choice)
+        if outlet is None:
+            (self._pace.used if buffer.used else self._pace.fresh).note(seconds, used)
+        elif filled.written == filled.length > 0:
+            self._pace.straight.note(seconds, used)
+        return filled
 
-    def _choose(self, memory: memoryview) -> Choice:
-        """How to store a buffer: tried, unless that is left to gpusnap and was in vain of late."""
-        encoder, pace = self._store.encoder, self._pace
-        if not encoder.may_skip:
-            return encoder.choose(memory)
-        if not pace.try_is_due():
-            return Choice(Codec.RAW)
+    def _try(self, memory: memoryview) -> Choice:
+        encoder = self._store.encoder
         choice = encoder.choose(memory)
-        pace.tried(pays=self._pays(choice))
+        if encoder.may_skip:
+            self._pace.tried(pays=self._pays(choice))
         return choice
 
     def _pays(self, choice: Choice) -> bool:
@@ -98,7 +107,7 @@ class Worker:
             self._backlog.check()
             self._store.put(data, view[data.at : data.at + data.length], codec)
         self._store.flush()
-        if codec is Codec.RAW:
+        if codec is Codec.RAW and not filled.written:
             self._pace.write.note(time.perf_counter() - begin, filled.length)
         self._backlog.wrote(filled)
 

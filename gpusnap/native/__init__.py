@@ -13,7 +13,7 @@ from gpusnap.native.injection import call_inside, same_file, share, vdso_of
 from gpusnap.native.memory import read_process, write_process
 from gpusnap.native.pagemap import guard_page_among, populated_runs
 from gpusnap.native.pages import nonzero_pages
-from gpusnap.native.pieces import Copied, Part, read_parts
+from gpusnap.native.pieces import Copied, Outlet, Part, read_parts
 from gpusnap.native.planes import join_planes, split_planes
 from gpusnap.native.sharing import shared_runs
 
@@ -21,6 +21,7 @@ __all__ = [
     "Copied",
     "Extent",
     "MemoryFault",
+    "Outlet",
     "Part",
     "call_inside",
     "crc32",

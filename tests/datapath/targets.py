@@ -24,8 +24,11 @@ def save(
     spans: tuple[Span, ...], folder: Path, saving: Saving, parent: Path | None = None
 ) -> SavedMemory:
     saver = Saver(folder, saving, None if parent is None else Parent(Saved(parent)))
-    saver.copy(spans, silent)
-    return saver.finish(silent)
+    try:
+        saver.copy(spans, silent)
+        return saver.finish(silent)
+    finally:
+        saver.abort()  # a thread may have a file open yet, on a disk that is to be unmounted
 
 
 def check(folder: Path, workers: int = 2, *, placed: bool = True) -> None:

@@ -29,7 +29,7 @@ from gpusnap.datapath.crew import Crew
 from gpusnap.datapath.files import write_all
 from gpusnap.datapath.records import Index, decode_index, encode_index
 from gpusnap.errors import GpusnapError, IntegrityError, TargetError, UsageError
-from gpusnap.native import Copied, Extent, Part, put_extents, read_parts, write_process
+from gpusnap.native import Copied, Extent, Outlet, Part, put_extents, read_parts, write_process
 from tests.datapath import program
 from tests.datapath.targets import Process, save, silent
 
@@ -90,14 +90,19 @@ def test_target_killed_while_it_is_copied(
     left = [calls]
     with Process("small", "text", "huge") as process:
 
-        def read(parts: Sequence[Part], buffer: memoryview) -> list[Copied]:
+        def read(parts: Sequence[Part], buffer: memoryview, outlet: Outlet | None) -> list[Copied]:
             found, at = list[Copied](), 0
             for part in parts:
                 left[0] -= 1
                 if left[0] < 0:
                     process.kill()
-                found += read_parts([part], buffer[at : at + part.length])
-                at += part.length
+                (copied,) = read_parts([part], buffer[at : at + part.length], outlet)
+                found.append(copied)
+                if copied.position is None:
+                    at += part.length
+                else:
+                    assert outlet is not None
+                    outlet = Outlet(outlet.descriptor, outlet.position + part.length)
             return found
 
         monkeypatch.setattr(source, "read_parts", read)

@@ -48,6 +48,23 @@ def test_what_a_sample_costs_is_taken_for_less_than_all_of_it_does() -> None:
     assert not pace(0.0).pays(0.7, 0.2 * WRITE)
 
 
+def favour(made: Pace) -> bool:
+    return made.favours_writing
+
+
+def test_a_copy_alone_has_to_be_much_faster_than_all_at_once() -> None:
+    made = Pace(0.0, 2)
+    for rate, cost in ((made.fresh, 1.0), (made.used, 0.5), (made.write, 0.9)):
+        assert favour(made)
+        rate.note(cost, 1)
+    assert not favour(made)
+    made.straight.note(1.2, 1)
+    assert favour(made)
+    for _ in range(9):
+        made.straight.note(1.4, 1)
+    assert not favour(made)
+
+
 def tries(made: Pace, buffers: int, *, pays: bool = False) -> list[int]:
     """Which of so many buffers are tried."""
     tried = []

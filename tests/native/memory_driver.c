@@ -2,6 +2,8 @@
  * file, against plain loops, on buffers of exactly the size needed: under a sanitizer any byte too
  * much ends the program. */
 #include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,6 +136,27 @@ static uint8_t *striped(size_t page, size_t pages)
     return there;
 }
 
+/* The first piece is whole and goes to the file; the third stays, at the beginning. */
+static void check_outlet(struct gpusnap_piece *pieces, size_t count, size_t page,
+                         const uint8_t *there, uint8_t *data, size_t room)
+{
+    char name[] = "/tmp/gpusnap-driver-XXXXXX";
+    struct gpusnap_outlet outlet = {.file = mkstemp(name), .position = page};
+    size_t done =
+        gpusnap_read_pieces(GPUSNAP_CRC32_PORTABLE, pieces, count, page, data, room, &outlet);
+    expect(done == count && outlet.error == 0, "pieces with an outlet", done);
+    expect(pieces[0].written == 1 && pieces[2].written == 0, "written", page);
+    expect(outlet.position == 3 * page, "the outlet's position", outlet.position);
+    expect(memcmp(data, there, 2 * page) == 0, "the piece that stays", page);
+    uint8_t *back = block(2 * page);
+    ssize_t length = pread(outlet.file, back, 2 * page, (off_t)page);
+    expect(length == (ssize_t)(2 * page), "what was written", (size_t)length);
+    expect(memcmp(back, there + 2 * page, 2 * page) == 0, "the written piece", page);
+    free(back);
+    close(outlet.file);
+    unlink(name);
+}
+
 /* Of pieces of one page, two and none; the last reaches where nothing can be read. */
 static void check_pieces(size_t page)
 {
@@ -148,14 +171,21 @@ static void check_pieces(size_t page)
     };
     size_t room = LENGTH * page;
     uint8_t *data = block(room);
-    size_t count = gpusnap_read_pieces(GPUSNAP_CRC32_PORTABLE, pieces, ALL, page, data, room);
+    struct gpusnap_outlet none = {.file = -1}, full = {.file = open("/dev/full", O_WRONLY)};
+    size_t count =
+        gpusnap_read_pieces(GPUSNAP_CRC32_PORTABLE, pieces, ALL, page, data, room, &none);
     expect(count == 3, "read_pieces", count);
     expect(memcmp(data, there + 2 * page, 2 * page) == 0, "the first piece", page);
     expect(memcmp(data + 2 * page, there, 2 * page) == 0, "the third piece", page);
     expect(pieces[0].whole == 1 && pieces[2].whole == 0, "whole", page);
     uint32_t crc = gpusnap_crc32(GPUSNAP_CRC32_PORTABLE, 0, data, 2 * page);
     expect(pieces[0].crc == crc && pieces[1].crc == 0, "CRC-32 of a piece", page);
-    expect(gpusnap_read_pieces(GPUSNAP_CRC32_PORTABLE, NULL, 0, page, NULL, 0) == 0, "none", 0);
+    expect(gpusnap_read_pieces(GPUSNAP_CRC32_PORTABLE, NULL, 0, page, NULL, 0, &none) == 0,
+           "none", 0);
+    count = gpusnap_read_pieces(GPUSNAP_CRC32_PORTABLE, pieces, ALL, page, data, room, &full);
+    expect(count == 0 && full.error == ENOSPC, "a full disk", count);
+    close(full.file);
+    check_outlet(pieces, ALL - 1, page, there, data, room);
     free(data);
     munmap(there, (LENGTH + 1) * page);
 }
