@@ -1,5 +1,6 @@
 """The program as the bench sees it: started, asked for its checksum, ended."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -113,7 +114,13 @@ class Program:
         Raises:
             DeadlineError: It is not; nobody reaps what has ended, perhaps.
         """
-        _wait(lambda: identity(self.pid) is None, _PATIENCE_S, "was killed and is still there")
+        _wait(self._is_gone, _PATIENCE_S, "was killed and is still there")
+
+    def _is_gone(self) -> bool:
+        # Ours to reap where an interrupt came before subprocess knew of the child
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)
+        return identity(self.pid) is None
 
 
 def _wait(reached: Callable[[], bool], seconds: float, failing: str) -> None:

@@ -188,6 +188,18 @@ def test_a_signal_leaves_nothing(root: None, tmp_path: Path, moment: str) -> Non
     assert not list(tmp_path.glob("gpusnap-bench-*"))
 
 
+def test_a_child_that_nobody_has_reaped_yet_is_ended_all_the_same(tmp_path: Path) -> None:
+    """An interrupt may come between the fork and the moment at which subprocess knows of it."""
+    program = [sys.executable, "-c", "import time; time.sleep(600)", target._MODULE, str(tmp_path)]
+    child = subprocess.Popen(program)
+    while len(psutil.Process(child.pid).cmdline()) < len(program):  # it is our copy until the exec
+        time.sleep(0.01)
+    target.Program(tmp_path, 0).end()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(child.pid, 0)
+    child.returncode = -signal.SIGKILL  # else Popen says that it still runs
+
+
 def test_the_program_ends_with_a_bench_that_is_killed(root: None, tmp_path: Path) -> None:
     source = (
         "import sys, time\n"

@@ -67,7 +67,9 @@ def test_is_unknown_where_it_is_not_installed(tmp_path: Path) -> None:
 
 def test_passes_the_suite(installed: Path) -> None:
     suite = str(installed.parent / "source/check_conformance.py")
-    options = ["-p", "no:cacheprovider", "-W", "error", "--import-mode=importlib"]
+    # A folder of its own: pytest's common one is tidied by all who run at once, and warns of that.
+    own = f"--basetemp={installed.parent / 'tests'}"
+    options = ["-p", "no:cacheprovider", "-W", "error", "--import-mode=importlib", own]
     output = run(installed, "-m", "pytest", *options, "--rootdir", str(installed.parent), suite)
     summary = re.search(r"=+ (\d+) passed in ", output)
     assert summary is not None, output

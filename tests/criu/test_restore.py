@@ -13,6 +13,7 @@ import pytest
 from gpusnap.criu import Criu, Session
 from gpusnap.errors import CriuError, DeadlineError
 from gpusnap.target import is_zombie
+from gpusnap.types import ProcessId
 from tests.criu.conftest import Clock, agree, dump_request, restore_request
 from tests.criu.counters import FORKS, Counter
 from tests.endings import reaped_at_a_look, running
@@ -161,7 +162,8 @@ def test_what_criu_killed_and_still_ends_is_not_undone(
     criu: Criu, saved: Counter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CRIU kills and does not wait; one that is stuck in a driver is there after its answer."""
-    monkeypatch.setattr("gpusnap.criu.leftovers.wait_gone", lambda made, _seconds: tuple(made))
+    still = (ProcessId(saved.pid, 1),)
+    monkeypatch.setattr("gpusnap.criu.leftovers.wait_gone", lambda _made, _seconds: still)
     session = Session(criu)
     with pytest.raises(CriuError) as caught:
         session.restore(restore_request(saved), lambda script, _pid: script != "post-restore")
