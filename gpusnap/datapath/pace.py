@@ -68,6 +68,17 @@ class Pace:
             at_once = min(at_once, self.straight.cost)
         return at_once <= _WORTH * fresh
 
+    def note_straight(self, seconds: float, length: int) -> None:
+        """Add a measurement of bytes each piece of which was written right after it was copied.
+
+        While all is written so, a disk that becomes busy shows here alone: what takes longer than
+        writing did counts as a measurement of that too. What takes less only shows the cache.
+        """
+        self.straight.note(seconds, length)
+        used, write = self.used.cost, self.write.cost
+        if used is not None and write is not None and seconds > (used + write) * length:
+            self.write.note(seconds - used * length, length)
+
     def pays(self, ratio: float, cost: float) -> bool:
         """Whether encoding has everything on the disk sooner.
 

@@ -86,7 +86,7 @@ class Worker:
         if outlet is None:
             (self._pace.used if buffer.used else self._pace.fresh).note(seconds, used)
         elif filled.written == filled.length > 0:
-            self._pace.straight.note(seconds, used)
+            self._pace.note_straight(seconds, used)
         return filled
 
     def _try(self, memory: memoryview) -> Choice:

@@ -54,15 +54,19 @@ def favour(made: Pace) -> bool:
 
 def test_a_copy_alone_has_to_be_much_faster_than_all_at_once() -> None:
     made = Pace(0.0, 2)
+    made.note_straight(9.0, 1)  # before anything is known to compare it with
     for rate, cost in ((made.fresh, 1.0), (made.used, 0.5), (made.write, 0.9)):
         assert favour(made)
         rate.note(cost, 1)
     assert not favour(made)
-    made.straight.note(1.2, 1)
+    for _ in range(20):
+        made.note_straight(1.1, 1)
     assert favour(made)
-    for _ in range(9):
-        made.straight.note(1.4, 1)
+    made.note_straight(5.0, 1)  # the disk has become busy
     assert not favour(made)
+    for _ in range(9):
+        made.write.note(0.5, 1)
+    assert favour(made)
 
 
 def tries(made: Pace, buffers: int, *, pays: bool = False) -> list[int]:
