@@ -18,6 +18,13 @@ from gpusnap.types import ProcessId
 from tests.endings import FAMILY, ORPHAN, forking, headless, running
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that pauses stops nobody in time, and what runs on is not what is tested here."""
+    monkeypatch.setattr("gpusnap.ending._STOP_S", 60)
+    monkeypatch.setattr("gpusnap.ending._SEARCH_S", 120)
+
+
 @pytest.fixture
 def sleeper() -> Iterator[ProcessId]:
     process = subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL)

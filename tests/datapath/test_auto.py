@@ -14,7 +14,8 @@ from tests.datapath.memory import MIB, Memory
 from tests.datapath.targets import silent
 
 NOISE, TEXT = os.urandom(MIB), (b"checkpoint and restore %d\n" * (MIB // 24))[:MIB]
-FAST, SLOW = Disk(cost=0.0), Disk(cost=1e-6)
+FAST, SLOW = Disk(cost=0.0), Disk(cost=1.0)
+"""The slow one takes longer than any codec does, even one that the machine holds up meanwhile."""
 ONE_MIB = Saving(workers=1, budget=MIB)
 """With one buffer of 1 MiB each MiB is tried or left out by itself."""
 

@@ -86,4 +86,5 @@ def test_planes_are_made_in_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> 
     for length in (1 << 20, PAGE, 1 << 20):
         encoder.encode(Codec.PLANES4_ZSTD, memoryview(bytes(length)))
         encoder.encode(Codec.PLANES2_ZSTD, memoryview(bytes(length)))
+    assert len(rooms) == 6
     assert all(room is rooms[0] for room in rooms)

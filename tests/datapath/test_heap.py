@@ -18,11 +18,13 @@ def chunks():
     for _ in range(20):
         blocks = [bytes(b"x") * (1 << 20) for _ in range(5)]
 
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    chunks()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
 keep_freed_memory()
-chunks()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-chunks()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(min(faults() for _ in range(5)))  # the first needs memory; the kernel may move some later
 """
 
 

@@ -330,7 +330,7 @@ def test_what_gpusnap_was_about_to_kill_when_it_was_killed_is_not_taken_for_whol
             gpusnap.restore_checkpoint("one")
     found = identity(pid)
     assert found is not None
-    assert stands(found), "it was stopped before"
+    await_true(lambda: stands(found), "it was stopped before")
     (recovered,) = recover()
     assert recovered.outcome == f"half-restored processes were ended: {pid}"
     assert not lives(pid)

@@ -243,6 +243,7 @@ def test_a_pid_that_becomes_free_while_it_is_looked_at_is_not_taken(
     taken = Finding(code="pid-taken", severity=Severity.ERROR, text="It is a zombie", pid=pid)
     plans = [SimpleNamespace(findings=(taken,)), SimpleNamespace(findings=())]
     monkeypatch.setattr(returning, "plan_restore", lambda *_, **__: plans.pop(0))
+    monkeypatch.setattr(returning, "_REAPED_WITHIN_S", 60)
     snapshot = SimpleNamespace(path=place.repository.path / "job-000001")
     assert not returning._pids_are_taken(snapshot, RestoreOptions(), place.plugins)  # type: ignore[arg-type]
     assert not plans

@@ -196,7 +196,7 @@ def test_an_interrupt_ends_all_threads_soon(large: Path) -> None:
         while not arrived.is_set():
             os.kill(os.getpid(), signal.SIGINT)
             arrived.wait(0.05)
-        time.sleep(0.002)  # for the main thread to get its turn, on a busy machine too
+        time.sleep(0.05)  # for the main thread to get its turn, on a busy machine too
 
     before = signal.signal(signal.SIGINT, arrive)
     try:

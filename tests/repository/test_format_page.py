@@ -108,7 +108,7 @@ def test_checking_packs_by_hand(repository: Repository) -> None:
 
 
 def test_checking_large_files_by_hand(repository: Repository) -> None:
-    snapshot = take(repository, "a", FILES | {"criu/pages-1.img": os.urandom(PART + 5)})
+    snapshot = take(repository, "a", FILES | {"criu/pages-1.img": os.urandom(PART) + b"12345"})
     assert check_by_hand(snapshot).returncode == 0
     (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
