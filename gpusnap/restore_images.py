@@ -2,14 +2,16 @@
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from gpusnap.criu import AbstractName, image_pids, rename_sockets, unsealed
-from gpusnap.datapath import Filler
+from gpusnap.criu import AbstractName, advise_huge_pages, image_pids, rename_sockets, unsealed
+from gpusnap.datapath import Filler, Kind, Span
 from gpusnap.errors import IntegrityError
 from gpusnap.repository import Snapshot
 from gpusnap.repository.storage import storage
+from gpusnap.thp import SWITCH
 
 
 def open_regions(snapshot: Snapshot, workers: int | None = None) -> Filler | None:
@@ -56,10 +58,27 @@ def images_for_criu(
     with storage("write to", work):
         images = unsealed(snapshot.images, work)
     try:
-        if names:
-            with storage("write to", images):
+        with storage("write to", images):
+            if names:
                 rename_sockets(images, names)
+            if filler is not None:
+                _advise_huge_pages(images, filler.spans)
         yield images
     finally:
         # The logs beside it may be kept; what was unpacked is as large as the devices' memory.
         shutil.rmtree(images, ignore_errors=True)
+
+
+def _advise_huge_pages(images: Path, spans: Iterable[Span]) -> None:
+    """Have the memory that a driver is to move back to its devices filled in huge pages.
+
+    It is gone once the driver has it. Memory of the program keeps the advice that it had.
+    """
+    if not SWITCH.path.exists():  # a kernel without them refuses the advice, and CRIU then ends
+        return
+    ranges = defaultdict[int, list[range]](list)
+    for span in spans:
+        if span.kind is Kind.DEVICE:
+            ranges[span.pid].append(range(span.start, span.start + span.length))
+    for pid, found in ranges.items():
+        advise_huge_pages(images, pid, found)

@@ -1,9 +1,12 @@
 """What CRIU's own image files say of a dump."""
 
+import mmap
 import os
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -22,6 +25,7 @@ COMMON_MAGIC = struct.pack("<I", 0x54564319)
 INVENTORY_MAGIC = struct.pack("<I", 0x58313116)
 TREE_MAGIC = struct.pack("<I", 0x50273030)
 FILES_MAGIC = struct.pack("<I", 0x56303138)
+MEMORY_MAGIC = struct.pack("<I", 0x57492820)
 _ESTABLISHED = 1
 """State of a connected socket, as of TCP's."""
 _EXTERNAL = 1
@@ -90,11 +94,8 @@ def inventory_plugins(images: Path) -> tuple[str, ...]:
         IntegrityError: The inventory is missing or damaged.
     """
     path = images / INVENTORY
-    messages = _read(path, INVENTORY_MAGIC)
-    if len(messages) != 1:
-        raise IntegrityError(f"{path} is damaged: it holds {len(messages)} entries, not one")
     inventory = images_pb2.Inventory()
-    _decode(inventory, messages[0], path)
+    _decode(inventory, _single(_read(path, INVENTORY_MAGIC), path), path)
     return tuple(inventory.plugins_entry.plugins)
 
 
@@ -183,11 +184,45 @@ def rename_sockets(images: Path, names: Mapping[AbstractName, AbstractName]) -> 
     """
     path = images / FILES
     magic = COMMON_MAGIC + FILES_MAGIC
-    renamed = [_renamed(message, names, path) for message in _read(path, magic)]
+    _replace(path, magic, [_renamed(message, names, path) for message in _read(path, magic)])
+
+
+def advise_huge_pages(images: Path, pid: int, ranges: Iterable[range]) -> None:
+    """Have CRIU advise huge pages for mappings that it makes, once it has made them.
+
+    Args:
+        images: A folder of links to images, as :func:`gpusnap.criu.seal.unsealed` makes it; the
+            list of mappings becomes a file, and what the link led to stays as it is.
+        pid: The process, as the images number it.
+        ranges: Addresses, without overlap; of a mapping that is not wholly in one of them nothing
+            changes.
+
+    Raises:
+        IntegrityError: The list of mappings is missing or damaged.
+    """
+    path = images / f"mm-{pid}.img"
+    magic = COMMON_MAGIC + MEMORY_MAGIC
+    with suppress(OSError):
+        if path.stat().st_size > LARGEST:  # so many mappings that the advice is not worth it
+            return
+    memory = images_pb2.Memory()
+    # What is not in gpusnap's own copy of the format is kept as it is
+    _decode(memory, _single(_read(path, magic), path), path)
+    wanted = sorted(ranges, key=lambda each: each.start)
+    starts = [each.start for each in wanted]
+    for mapping in memory.vmas:
+        number = bisect_right(starts, mapping.start) - 1
+        if number >= 0 and mapping.end <= wanted[number].stop:
+            mapping.madv |= 1 << mmap.MADV_HUGEPAGE
+    _replace(path, magic, [memory.SerializeToString()])
+
+
+def _replace(path: Path, magic: bytes, messages: Iterable[bytes]) -> None:
+    """Put a file with these messages in the place of a link."""
     path.unlink()
     with path.open("xb") as file:
         file.write(magic)
-        for message in renamed:
+        for message in messages:
             file.write(LENGTH.pack(len(message)) + message)
 
 
@@ -274,6 +309,12 @@ def _read(path: Path, magic: bytes) -> tuple[bytes, ...]:
         return tuple(_messages(data, len(magic)))
     except struct.error as error:
         raise IntegrityError(f"{path} is cut short") from error
+
+
+def _single(messages: tuple[bytes, ...], path: Path) -> bytes:
+    if len(messages) != 1:
+        raise IntegrityError(f"{path} is damaged: it holds {len(messages)} entries, not one")
+    return messages[0]
 
 
 def _messages(data: bytes, at: int) -> Iterator[bytes]:

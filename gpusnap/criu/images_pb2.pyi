@@ -18,7 +18,7 @@ class Inventory(_message.Message):
     PLUGINS_ENTRY_FIELD_NUMBER: _ClassVar[int]
     img_version: int
     plugins_entry: Plugins
-    def __init__(self, img_version: _Optional[int] = ..., plugins_entry: _Optional[_Union[Plugins, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, img_version: _Optional[int] = ..., plugins_entry: _Optional[_Union[Plugins, _Mapping]] = ...) -> None: ...
 
 class TreeEntry(_message.Message):
     __slots__ = ("pid", "pgid", "sid", "threads")
@@ -70,7 +70,7 @@ class UnixSocket(_message.Message):
     file_perms: FilePermissions
     name_dir: str
     deleted: bool
-    def __init__(self, type: _Optional[int] = ..., state: _Optional[int] = ..., uflags: _Optional[int] = ..., name: _Optional[bytes] = ..., file_perms: _Optional[_Union[FilePermissions, _Mapping[str, object]]] = ..., name_dir: _Optional[str] = ..., deleted: bool = ...) -> None: ...
+    def __init__(self, type: _Optional[int] = ..., state: _Optional[int] = ..., uflags: _Optional[int] = ..., name: _Optional[bytes] = ..., file_perms: _Optional[_Union[FilePermissions, _Mapping]] = ..., name_dir: _Optional[str] = ..., deleted: bool = ...) -> None: ...
 
 class FileEntry(_message.Message):
     __slots__ = ("id", "reg", "usk")
@@ -80,4 +80,20 @@ class FileEntry(_message.Message):
     id: int
     reg: RegularFile
     usk: UnixSocket
-    def __init__(self, id: _Optional[int] = ..., reg: _Optional[_Union[RegularFile, _Mapping[str, object]]] = ..., usk: _Optional[_Union[UnixSocket, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., reg: _Optional[_Union[RegularFile, _Mapping]] = ..., usk: _Optional[_Union[UnixSocket, _Mapping]] = ...) -> None: ...
+
+class Vma(_message.Message):
+    __slots__ = ("start", "end", "madv")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    MADV_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    madv: int
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., madv: _Optional[int] = ...) -> None: ...
+
+class Memory(_message.Message):
+    __slots__ = ("vmas",)
+    VMAS_FIELD_NUMBER: _ClassVar[int]
+    vmas: _containers.RepeatedCompositeFieldContainer[Vma]
+    def __init__(self, vmas: _Optional[_Iterable[_Union[Vma, _Mapping]]] = ...) -> None: ...

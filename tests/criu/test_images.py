@@ -9,12 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusnap.criu import OpenFile, abstract_names, images_pb2, inventory_plugins, open_files
+from gpusnap.criu import (
+    OpenFile,
+    abstract_names,
+    advise_huge_pages,
+    images_pb2,
+    inventory_plugins,
+    open_files,
+)
 from gpusnap.criu.images import (
     COMMON_MAGIC,
     FILES_MAGIC,
     INVENTORY_MAGIC,
     LARGEST,
+    MEMORY_MAGIC,
     TREE_MAGIC,
     taken_pids,
     tree_pids,
@@ -37,6 +45,75 @@ def _tree_of(*entries: images_pb2.TreeEntry) -> bytes:
     encoded = [entry.SerializeToString() for entry in entries]
     framed = [struct.pack("<I", len(entry)) + entry for entry in encoded]
     return COMMON_MAGIC + TREE_MAGIC + b"".join(framed)
+
+
+def _memory(*mappings: tuple[int, int, int | None]) -> bytes:
+    """Mappings from, to and with some advice, between fields that gpusnap does not know."""
+    vmas = [images_pb2.Vma(start=start, end=end, madv=madv) for start, end, madv in mappings]
+    known = images_pb2.Memory(vmas=vmas).SerializeToString()
+    return b"\x08\x07" + known + b"\x78\x01"
+
+
+def _framed(data: bytes) -> bytes:
+    return COMMON_MAGIC + MEMORY_MAGIC + struct.pack("<I", len(data)) + data
+
+
+@pytest.fixture
+def mappings(tmp_path: Path) -> Path:
+    """A link to the mappings of process 7, as in a folder for CRIU."""
+    original = tmp_path / "original"
+    original.write_bytes(_framed(_memory((0, 9, None), (16, 32, 1 << 10), (32, 48, None))))
+    folder = tmp_path / "images"
+    folder.mkdir()
+    (folder / "mm-7.img").symlink_to(original)
+    return folder
+
+
+def test_huge_pages_are_advised_for_what_lies_in_a_range(mappings: Path) -> None:
+    original = (mappings / "mm-7.img").resolve()
+    before = original.read_bytes()
+    advise_huge_pages(mappings, 7, [range(16, 40), range(8)])
+    path = mappings / "mm-7.img"
+    assert not path.is_symlink()
+    data = path.read_bytes()
+    assert data == _framed(data[12:])
+    # Fields that are not known may come last, as CRIU reads them in any order
+    assert b"\x08\x07" in data[12:]
+    assert b"\x78\x01" in data[12:]
+    found = images_pb2.Memory.FromString(data[12:]).vmas
+    advice = [(each.start, each.end, each.madv) for each in found]
+    assert advice == [(0, 9, 0), (16, 32, 1 << 10 | 1 << 14), (32, 48, 0)]
+    assert [each.HasField("madv") for each in found] == [False, True, False]
+    assert original.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "does not begin"),
+        (COMMON_MAGIC + MEMORY_MAGIC, "holds 0 entries, not one"),
+        (_framed(b"") + struct.pack("<I", 0), "holds 2 entries, not one"),
+        (_framed(_memory())[:-1], "is cut short"),
+        (_framed(images_pb2.Memory(vmas=[]).SerializeToString() + b"\x72\x00"), "lacks a part"),
+    ],
+)
+def test_damaged_mappings(mappings: Path, data: bytes, words: str) -> None:
+    (mappings / "mm-7.img").resolve().write_bytes(data)
+    with pytest.raises(IntegrityError, match=words):
+        advise_huge_pages(mappings, 7, [range(64)])
+    assert (mappings / "mm-7.img").is_symlink()
+
+
+def test_very_many_mappings_are_left_as_they_are(mappings: Path) -> None:
+    with (mappings / "mm-7.img").open("r+b") as image:
+        image.truncate(LARGEST + 1)
+    advise_huge_pages(mappings, 7, [range(64)])
+    assert (mappings / "mm-7.img").is_symlink()
+
+
+def test_no_mappings(tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError, match=r"mm-7\.img cannot be read: No such file"):
+        advise_huge_pages(tmp_path, 7, [range(64)])
 
 
 def test_plugins_are_read(tmp_path: Path) -> None:

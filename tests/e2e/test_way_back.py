@@ -1,6 +1,7 @@
 """What is interrupted twice, or at the very end; a target, or memory of it, gone too soon."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 import gpusnap
 from gpusnap import dump_session
 from gpusnap.criu import service, session
-from gpusnap.datapath import Span
+from gpusnap.datapath import Kind, Span
 from gpusnap.dump_session import DumpSession
 from gpusnap.errors import CriuError, DeviceError, TargetError
 from gpusnap.events import (
@@ -29,8 +30,12 @@ from gpusnap.journal import entries, state_directory
 from gpusnap.plugins import Backend, default_plugins
 from gpusnap.recovery import recover
 from gpusnap.regions import MINIMUM_HOST, host_spans
+from gpusnap.repository import Snapshot
+from gpusnap.restore_images import open_regions
 from gpusnap.restore_session import RestoreSession
 from gpusnap.target import alive, identity, read_status, stands
+from gpusnap.testing import create_machine
+from gpusnap.thp import SWITCH
 from gpusnap.types import DeviceState, ProcessId, Target
 from tests.e2e.jobs import Job, Site, await_true, start_detached
 from tests.e2e.test_new_pids import set_variables
@@ -74,6 +79,18 @@ threading.Thread(target=fork, daemon=True).start()
 while True:
     device.launch(lambda memory: None, buffer)
     open(mark + ".ready", "w").close()
+    time.sleep(0.01)
+"""
+
+HOLDER = """
+import sys, time
+from gpusnap.testing.device import SimulatedDevice
+
+device = SimulatedDevice.open()
+buffer = device.allocate(128 << 20)
+while True:
+    device.launch(lambda memory: None, buffer)
+    open(sys.argv[1] + ".ready", "w").close()
     time.sleep(0.01)
 """
 
@@ -381,6 +398,45 @@ def test_what_was_forked_since_gpusnap_was_killed_is_ended(forker: Path) -> None
     assert recovered.outcome.startswith("half-restored processes were ended: ")
     assert running(forker) == []
     assert entries() == ()
+
+
+@pytest.fixture
+def holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A job with so much on its device that the kernel joins the mapping for it with no other."""
+    site = Site.make(tmp_path / "site")
+    create_machine(site.machine, memory=160 << 20)
+    set_variables(monkeypatch, site)
+    mark = tmp_path / "job"
+    start_detached([sys.executable, "-c", HOLDER, str(mark)], tmp_path / "pid", site.environment)
+    await_true(mark.with_suffix(".ready").exists, "it computes")
+    yield int((tmp_path / "pid").read_text())
+    for pid in running(mark):
+        kill(pid)
+
+
+def test_the_memory_of_a_device_is_filled_in_huge_pages(
+    holder: int, at_events: Callable[[Do], None]
+) -> None:
+    """It is advised so, whatever the machine's switch says; what the program has is not."""
+    if not SWITCH.path.exists():
+        pytest.skip("This kernel has no huge pages")
+    snapshot = gpusnap.create_checkpoint(holder, "one", leave_running=False)
+    assert isinstance(snapshot, Snapshot)
+    filler = open_regions(snapshot)
+    assert filler is not None
+    advised: set[int] = set()
+
+    def look(event: Event) -> None:
+        if event == CriuNotified(script="post-restore"):
+            smaps = Path(f"/proc/{holder}/smaps").read_text()
+            found = re.findall(r"(?ms)^([0-9a-f]+)-.*?^VmFlags: (.*?)$", smaps)
+            advised.update(int(start, 16) for start, flags in found if "hg" in flags.split())
+
+    at_events(look)
+    gpusnap.restore_checkpoint("one")
+    device = {span.start for span in filler.spans if span.kind is Kind.DEVICE}
+    assert len(device) == 1
+    assert advised == device
 
 
 def take_pid(pid: int, *command: str) -> "subprocess.Popen[bytes]":
