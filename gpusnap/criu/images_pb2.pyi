@@ -18,7 +18,7 @@ class Inventory(_message.Message):
     PLUGINS_ENTRY_FIELD_NUMBER: _ClassVar[int]
     img_version: int
     plugins_entry: Plugins
-    def __init__(self, img_version: _Optional[int] = ..., plugins_entry: _Optional[_Union[Plugins, _Mapping]] = ...) -> None: ...
+    def __init__(self, img_version: _Optional[int] = ..., plugins_entry: _Optional[_Union[Plugins, _Mapping[str, object]]] = ...) -> None: ...
 
 class TreeEntry(_message.Message):
     __slots__ = ("pid", "pgid", "sid", "threads")
@@ -70,7 +70,7 @@ class UnixSocket(_message.Message):
     file_perms: FilePermissions
     name_dir: str
     deleted: bool
-    def __init__(self, type: _Optional[int] = ..., state: _Optional[int] = ..., uflags: _Optional[int] = ..., name: _Optional[bytes] = ..., file_perms: _Optional[_Union[FilePermissions, _Mapping]] = ..., name_dir: _Optional[str] = ..., deleted: bool = ...) -> None: ...
+    def __init__(self, type: _Optional[int] = ..., state: _Optional[int] = ..., uflags: _Optional[int] = ..., name: _Optional[bytes] = ..., file_perms: _Optional[_Union[FilePermissions, _Mapping[str, object]]] = ..., name_dir: _Optional[str] = ..., deleted: bool = ...) -> None: ...
 
 class FileEntry(_message.Message):
     __slots__ = ("id", "reg", "usk")
@@ -80,7 +80,7 @@ class FileEntry(_message.Message):
     id: int
     reg: RegularFile
     usk: UnixSocket
-    def __init__(self, id: _Optional[int] = ..., reg: _Optional[_Union[RegularFile, _Mapping]] = ..., usk: _Optional[_Union[UnixSocket, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., reg: _Optional[_Union[RegularFile, _Mapping[str, object]]] = ..., usk: _Optional[_Union[UnixSocket, _Mapping[str, object]]] = ...) -> None: ...
 
 class Vma(_message.Message):
     __slots__ = ("start", "end", "madv")
@@ -96,4 +96,4 @@ class Memory(_message.Message):
     __slots__ = ("vmas",)
     VMAS_FIELD_NUMBER: _ClassVar[int]
     vmas: _containers.RepeatedCompositeFieldContainer[Vma]
-    def __init__(self, vmas: _Optional[_Iterable[_Union[Vma, _Mapping]]] = ...) -> None: ...
+    def __init__(self, vmas: _Optional[_Iterable[_Union[Vma, _Mapping[str, object]]]] = ...) -> None: ...
