@@ -41,7 +41,16 @@ class _Library(Protocol):
         page: int,
         data: FFI.CData,
         room: int,
-        outlet: FFI.CData,
+        /,
+    ) -> int: ...
+    def gpusnap_copy_straight(
+        self,
+        implementation: int,
+        copy: FFI.CData,
+        page: int,
+        data: FFI.CData,
+        room: int,
+        crcs: FFI.CData,
         /,
     ) -> int: ...
     def gpusnap_put_extents(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpusnap.datapath import CHUNK, Kind, Span
 from gpusnap.datapath.source import Wanted, Windows
-from gpusnap.native import Copied
+from gpusnap.native import Copied, Outlet
 from gpusnap.regions import put_first
 
 PAGE = 4096
@@ -17,19 +17,22 @@ CHUNKS = 6
 SPAN = Span(pid=7, start=START, length=CHUNKS * CHUNK, kind=Kind.HOST)
 
 
-class Nothing:
-    def populated(self, _span: Span, _offset: int, _length: int) -> list[tuple[int, int]]:
+class Everywhere:
+    def populated(self, _span: Span, offset: int, length: int) -> list[tuple[int, int]]:
+        return [(offset, length)]
+
+    def read(self, _wanted: Sequence[Wanted], _buffer: memoryview) -> list[Copied]:
         return []
 
-    def read(self, _wanted: Sequence[Wanted], _buffer: memoryview, _outlet: object) -> list[Copied]:
+    def send(self, _wanted: Wanted, _first: int, _buffer: memoryview, _outlet: Outlet) -> list[int]:
         return []
 
 
 def order(spans: list[Span]) -> list[tuple[int, int]]:
     """Addresses and lengths as they are handed out."""
-    windows = Windows(tuple(spans), Nothing())
-    taken = iter(windows.take, None)
-    return [(spans[each.span].start + each.offset, each.length) for each in taken]
+    windows = Windows(tuple(spans), Everywhere(), 16 * CHUNK)
+    taken = (run for window in iter(windows.take, None) for run in window.runs)
+    return [(spans[run.span].start + run.offset, run.length) for run in taken]
 
 
 def test_it_comes_before_device_memory() -> None:

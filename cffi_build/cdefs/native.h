@@ -33,18 +33,24 @@ struct gpusnap_piece {
     int32_t pid;
     uint32_t crc;
     int32_t whole;
-    int32_t written;
-};
-
-struct gpusnap_outlet {
-    int32_t file;
-    int32_t error;
-    uint64_t position;
 };
 
 size_t gpusnap_read_pieces(int implementation, struct gpusnap_piece *pieces, size_t count,
-                           size_t page, uint8_t *data, size_t room,
-                           struct gpusnap_outlet *outlet);
+                           size_t page, uint8_t *data, size_t room);
+
+struct gpusnap_straight {
+    uint64_t address;
+    uint64_t length;
+    uint64_t first;
+    uint64_t step;
+    uint64_t position;
+    int32_t pid;
+    int32_t file;
+    int32_t error;
+};
+
+size_t gpusnap_copy_straight(int implementation, struct gpusnap_straight *copy, size_t page,
+                             uint8_t *data, size_t room, uint32_t *crcs);
 
 struct gpusnap_extent {
     uint64_t position;

@@ -6,3 +6,4 @@
 #include "pages.h"
 #include "pieces.h"
 #include "planes.h"
+#include "straight.h"

@@ -85,3 +85,14 @@ size_t gpusnap_nonzero_pages(const uint8_t *data, size_t length, size_t page,
     search_portable(data, length, page, &found);
     return found.count;
 }
+
+int gpusnap_is_whole(const uint8_t *data, size_t length, size_t page)
+{
+    for (size_t at = 0; at < length; at += page) {
+        size_t size = length - at < page ? length - at : page;
+        struct gpusnap_run run;
+        if (gpusnap_nonzero_pages(data + at, size, page, &run, 1) == 0)
+            return 0;
+    }
+    return 1;
+}

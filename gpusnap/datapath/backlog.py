@@ -11,10 +11,9 @@ from gpusnap.datapath.source import Data
 
 
 class Filled(msgspec.Struct, frozen=True, gc=False):
-    """A buffer and what it holds: bytes in use, what of them is not zero, how to store it."""
+    """A buffer, what it holds that is not zero, and how to store it."""
 
     buffer: Buffer
-    used: int
     data: list[Data]
     choice: Choice
 
@@ -22,11 +21,6 @@ class Filled(msgspec.Struct, frozen=True, gc=False):
     def length(self) -> int:
         """Bytes that are not zero."""
         return sum(data.length for data in self.data)
-
-    @property
-    def written(self) -> int:
-        """Bytes that are in a pack already."""
-        return sum(data.length for data in self.data if data.position is not None)
 
 
 class Backlog:
@@ -80,11 +74,12 @@ class Backlog:
         """Leave a thread whose work was called off."""
         self._crew.check()
 
-    def count(self, filled: Filled, passed: int) -> None:
-        """Count what was copied, and bytes of spans that need no second look."""
+    def count(self, copied: int, passed: int, written: int = 0) -> None:
+        """Count bytes that were copied and written, and of spans that need no second look."""
         with self._crew.changed:
             self.passed += passed
-            self.copied += filled.length
+            self.copied += copied
+            self.written += written
 
     def add(self, filled: Filled) -> None:
         """Queue a buffer for whoever has time to write it."""
@@ -99,6 +94,7 @@ class Backlog:
             self._copiers -= 1
             if self._copiers == 0:
                 self._buffers.drop()
+                self._crew.over.notify_all()
             self._crew.changed.notify_all()
 
     def wrote(self, filled: Filled) -> None:

@@ -17,9 +17,9 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-_SAMPLES = 4
-_SAMPLE = 8 << 10
-"""So many bytes at so many places of a buffer decide how all of it is stored."""
+SAMPLES = 4
+SAMPLE = 8 << 10
+"""So many bytes at so many places decide how all of the memory around them is stored."""
 
 _PAYS = 0.9
 """A codec has to leave no more than this of a sample, or `auto` does not take it."""
@@ -101,13 +101,23 @@ class Encoder:
             return Encoded(Codec.RAW, data)
         return Encoded(codec, encoded)
 
-    def choose(self, data: memoryview) -> Choice:
-        """The codec for memory like this, whatever it costs."""
-        if self._compression is Compression.NONE or not data:
+    @property
+    def fixed(self) -> Choice | None:
+        """What is taken for all memory without a look at it, if so."""
+        match self._compression:
+            case Compression.NONE:
+                return Choice(Codec.RAW)
+            case Compression.LZ4:
+                return Choice(Codec.LZ4)
+            case _:
+                return None
+
+    def choose(self, sample: memoryview) -> Choice:
+        """The codec for memory like a sample, whatever it costs."""
+        if self.fixed is not None:
+            return self.fixed
+        if not sample:
             return Choice(Codec.RAW)
-        if self._compression is Compression.LZ4:
-            return Choice(Codec.LZ4)
-        sample = _sample(data)
         fast = self._try(Codec.LZ4, sample)
         codecs = _DENSE if fast.ratio < _REPETITIONS else _DENSE[:-1]
         dense = _first_best([self._try(codec, sample) for codec in codecs])
@@ -153,15 +163,6 @@ _DENSE = (Codec.PLANES2_ZSTD, Codec.PLANES4_ZSTD, Codec.ZSTD)
 
 def _frame(compressor: zstd.ZstdCompressor, data: memoryview) -> bytes:
     return compressor.compress(data, zstd.ZstdCompressor.FLUSH_FRAME)
-
-
-def _sample(data: memoryview) -> memoryview:
-    if len(data) <= _SAMPLES * _SAMPLE:
-        return data
-    # Apart by an equal stride, a multiple of every number's size.
-    stride = (len(data) - _SAMPLE) // (_SAMPLES - 1) // 64 * 64
-    parts = (data[at : at + _SAMPLE] for at in range(0, _SAMPLES * stride, stride))
-    return memoryview(b"".join(parts))
 
 
 def content(chunk: Chunk, stored: memoryview) -> memoryview:

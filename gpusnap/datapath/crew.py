@@ -18,14 +18,18 @@ class StoppedError(Exception):
 
 
 class Crew:
-    """Some threads and the condition that guards what they share.
+    """Some threads and the lock that guards what they share.
 
     Attributes:
-        changed: Notified whenever something that a thread or the caller waits for changed.
+        changed: Notified whenever something that a thread waits for changed.
+        over: Notified, under the same lock, when what the caller waits for may have come. Were it
+            woken by every change, it would take the interpreter's lock from the threads each time.
     """
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
+        lock = threading.RLock()
+        self.changed = threading.Condition(lock)
+        self.over = threading.Condition(lock)
         self._threads: list[threading.Thread] = []
         self._working = 0
         self._error: BaseException | None = None
@@ -62,6 +66,7 @@ class Crew:
             self._error = self._error or error
             self._stopped = self._stopped or error is not None
             self.changed.notify_all()
+            self.over.notify_all()
 
     def check(self) -> None:
         """Leave a thread whose work was called off."""
@@ -69,7 +74,7 @@ class Crew:
             raise StoppedError
 
     def wait(self) -> None:
-        """Wait in a thread, the condition held, until something changed."""
+        """Wait in a thread, the lock held, until something changed."""
         self.check()
         self.changed.wait()
         self.check()
@@ -77,7 +82,7 @@ class Crew:
     def watch(
         self, progress: Progress, total: int, done: Callable[[], int], finished: Callable[[], bool]
     ) -> None:
-        """Wait in the caller until ``finished``, which is asked with the condition held.
+        """Wait in the caller until ``finished``, which is asked with the lock held.
 
         Raises:
             BaseException: What failed in a thread, or in the caller. The work is called off then,
@@ -120,17 +125,17 @@ class Crew:
 
     def _finished_soon(self, finished: Callable[[], bool]) -> bool:
         end = time.monotonic() + _REPORT_S
-        with self.changed:
+        with self.over:
             while not finished() and not self._stopped:
                 left = end - time.monotonic()
                 if left <= 0:
                     return False
-                self.changed.wait(left)
+                self.over.wait(left)
         return True
 
     @property
     def ended(self) -> bool:
-        """Whether all threads have done their work, or failed; the condition must be held."""
+        """Whether all threads have done their work, or failed; the lock must be held."""
         return self._working == 0
 
     def stop(self) -> None:
@@ -142,6 +147,7 @@ class Crew:
         with self.changed:
             self._stopped = True
             self.changed.notify_all()
+            self.over.notify_all()
 
     def join(self) -> None:
         """Wait for the threads to end; those that have done their work still take last steps."""

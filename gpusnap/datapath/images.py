@@ -52,15 +52,17 @@ class ImageSource:
         """All of it: holes in a file are found as pages of zeros."""
         return [(offset, whole_pages(min(length, span.length - offset)))]
 
-    def read(
-        self, wanted: Sequence[Wanted], buffer: memoryview, _outlet: Outlet | None = None
-    ) -> list[Copied]:
+    def read(self, wanted: Sequence[Wanted], buffer: memoryview) -> list[Copied]:
         """Read from the files, each open only meanwhile: there may be thousands of them."""
         found, at = list[Copied](), 0
         for span, offset, length in wanted:
             found.append(self._read(span, offset, buffer[at : at + length]))
             at += length
         return found
+
+    def send(self, _wanted: Wanted, _first: int, _buffer: memoryview, _outlet: Outlet) -> list[int]:
+        """None: the copy would have to come from a file."""
+        return []
 
     def _read(self, span: Span, offset: int, buffer: memoryview) -> Copied:
         path = self._files[span.pid].path
@@ -89,26 +91,19 @@ class MixedSource:
         """What the one of the two says."""
         return self._of(span).populated(span, offset, length)
 
-    def read(
-        self, wanted: Sequence[Wanted], buffer: memoryview, outlet: Outlet | None
-    ) -> list[Copied]:
+    def read(self, wanted: Sequence[Wanted], buffer: memoryview) -> list[Copied]:
         """What the one of the two gives, or both in turn."""
         found, at = list[Copied](), 0
         for source, group in groupby(wanted, key=lambda each: self._of(each.span)):
             parts = list(group)
             length = sum(part.length for part in parts)
-            copied = source.read(parts, buffer[at : at + length], outlet)
-            written = _written(parts, copied)
-            outlet = outlet and outlet._replace(position=outlet.position + written)
-            found += copied
-            at += length - written
+            found += source.read(parts, buffer[at : at + length])
+            at += length
         return found
 
-
-def _written(parts: Sequence[Wanted], copied: Sequence[Copied]) -> int:
-    """Bytes that went to an outlet."""
-    pairs = zip(parts, copied, strict=True)
-    return sum(part.length for part, each in pairs if each.position is not None)
+    def send(self, wanted: Wanted, first: int, buffer: memoryview, outlet: Outlet) -> list[int]:
+        """What the one of the two does."""
+        return self._of(wanted.span).send(wanted, first, buffer, outlet)
 
 
 class ImageSink:

@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from operator import attrgetter
 from pathlib import Path
 from typing import TypeAlias
 
@@ -56,6 +57,7 @@ def join(  # noqa: PLR0913 - one call, all by name
     folder: Path,
     spans: Sequence[Span],
     packs: Sequence[Pack],
+    places: Sequence[Place],
     kept: Kept,
     parent: Parent | None,
     progress: Progress,
@@ -72,7 +74,8 @@ def join(  # noqa: PLR0913 - one call, all by name
         folder: Where the packs are.
         spans: The memory.
         packs: What was stored anew, by number.
-        kept: Where each piece of memory is stored.
+        places: Where memory is that was stored without a look at what there is already.
+        kept: Where each piece of other memory is stored.
         parent: Where some of it is.
         progress: Called with bytes that were checked and copied, and that are to be.
         checkers: Threads that check packs before they are linked; 0 to leave that out.
@@ -82,13 +85,13 @@ def join(  # noqa: PLR0913 - one call, all by name
         GpusnapError: The disk refused.
     """
     if parent is None:
-        return Joined(packs=tuple(packs), places=_places(kept, {}))
+        return Joined(packs=tuple(packs), places=_sorted([*places, *_places(kept, {})]))
     joining = _Joining(folder, packs, parent, progress)
     used = sorted({home for _, stored in kept if (home := stored.require()).in_parent})
     joining.copy(joining.link(used, checkers), spans, _origins(kept))
     return Joined(
         packs=tuple(joining.packs),
-        places=_places(kept, joining.moved),
+        places=_sorted([*places, *_places(kept, joining.moved)]),
         linked=joining.linked,
         copied=joining.copied,
     )
@@ -99,11 +102,15 @@ def _origins(kept: Kept) -> dict[Home, Origin]:
     return {stored.require(): Origin(data.offset, data.span) for data, stored in kept}
 
 
-def _places(kept: Kept, moved: dict[Home, Home]) -> tuple[Place, ...]:
-    homes = ((data, stored.require()) for data, stored in kept)
-    found = ((data, moved.get(home, home)) for data, home in homes)
-    places = (Place(data.offset, data.span, home.pack, home.chunk) for data, home in found)
-    return tuple(sorted(places, key=lambda place: (place.span, place.offset)))
+def _places(kept: Kept, moved: dict[Home, Home]) -> Iterator[Place]:
+    for data, stored in kept:
+        home = stored.require()
+        home = moved.get(home, home)
+        yield Place(data.offset, data.span, home.pack, home.chunk)
+
+
+def _sorted(places: list[Place]) -> tuple[Place, ...]:
+    return tuple(sorted(places, key=attrgetter("span", "offset")))
 
 
 class _Joining:

@@ -61,12 +61,10 @@ class Pace:
     def favours_writing(self) -> bool:
         """Whether the target is released sooner by writing at once; tried before it is known."""
         fresh, used, write = self.fresh.cost, self.used.cost, self.write.cost
-        if fresh is None or used is None or write is None:
-            return True
-        at_once = used + write
-        if self.straight.cost is not None:
-            at_once = min(at_once, self.straight.cost)
-        return at_once <= _WORTH * fresh
+        known = [] if self.straight.cost is None else [self.straight.cost]
+        if used is not None and write is not None:
+            known.append(used + write)
+        return fresh is None or not known or min(known) <= _WORTH * fresh
 
     def note_straight(self, seconds: float, length: int) -> None:
         """Add a measurement of bytes each piece of which was written right after it was copied.
@@ -105,8 +103,11 @@ class Pace:
         if self._left_out < self._every:
             return False
         self._left_out = 0
+        # Taken to be in vain until it is known, so that not all threads begin with one
+        self._every = min(2 * self._every, _SELDOM)
         return True
 
     def tried(self, *, pays: bool) -> None:
         """Note whether a try found a codec that pays."""
-        self._every = 1 if pays else min(2 * self._every, _SELDOM)
+        if pays:
+            self._every = 1

@@ -2,6 +2,7 @@
 
 import os
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +20,10 @@ from gpusnap.datapath.records import (
     Codec,
     Origin,
     Pack,
+    Place,
     seal_of,
 )
-from gpusnap.datapath.source import Data
+from gpusnap.datapath.source import Data, Written
 from gpusnap.datapath.spans import PAGE, Span
 from gpusnap.native import Outlet, crc32
 
@@ -31,9 +33,21 @@ _BATCH = 4 << 20
 _MOST_PARTS = 512
 """Below the kernel's limit of 1,024 parts in one write."""
 
-
 _STAGED = HEADER + _BATCH + CHUNK
 """Most bytes of one write: the chunk with which it becomes due may be one of the longest."""
+
+
+class Use:
+    """What a codec made of memory: chunks, bytes of memory, bytes in packs."""
+
+    def __init__(self) -> None:
+        self.chunks = self.raw = self.stored = 0
+
+    def add(self, chunks: int, raw: int, stored: int) -> None:
+        """Count what is added."""
+        self.chunks += chunks
+        self.raw += raw
+        self.stored += stored
 
 
 def _never() -> bool:
@@ -45,6 +59,7 @@ class PackWriter:
 
     Attributes:
         number: Of the pack, -1 before.
+        uses: What each codec made of the memory.
     """
 
     def __init__(
@@ -58,6 +73,7 @@ class PackWriter:
             direct: Asked before each write whether it is to go past the page cache.
         """
         self.number = -1
+        self.uses: defaultdict[int, Use] = defaultdict(Use)
         self._numbers = numbers
         self._direct = direct
         self._staging: Staging | None = None
@@ -94,6 +110,7 @@ class PackWriter:
         home = Home(self.number, len(self._origins))
         self._records += chunk._replace(position=self._position + self._waiting).encode()
         self._origins.append(origin)
+        self.uses[chunk.codec].add(1, chunk.length, chunk.extent)
         for part in parts:
             if part:
                 self._add(part)
@@ -102,7 +119,7 @@ class PackWriter:
         return home
 
     def outlet(self) -> Outlet | None:
-        """Where whole chunks may be written past this class, each to be told of by :meth:`note`.
+        """Where whole chunks may be written past this class, to be told of by :meth:`note`.
 
         None where that cannot be: before the first chunk, and where writes go past the page cache.
 
@@ -114,16 +131,22 @@ class PackWriter:
         self.flush()
         return Outlet(self._descriptor, self._position)
 
-    def note(self, data: Data) -> Home:
-        """Take in a chunk that was written to the outlet, in the order in which they were."""
-        if data.position != self._position or self._parts:
-            raise RuntimeError("a chunk was written elsewhere")
-        home = Home(self.number, len(self._origins))
-        chunk = Chunk(data.position, data.length, data.length, Codec.RAW, data.crc, data.crc)
-        self._records += chunk.encode()
-        self._origins.append(Origin(data.offset, data.span))
-        self._position += data.length
-        return home
+    def note(self, written: Written) -> None:
+        """Take in chunks that were written to the last outlet."""
+        if written.position != self._position or self._parts:
+            raise RuntimeError("chunks were written elsewhere")
+        offset = written.offset
+        for length, crc in zip(written.lengths, written.crcs, strict=True):
+            self._records += Chunk(self._position, length, length, Codec.RAW, crc, crc).encode()
+            self._origins.append(Origin(offset, written.span))
+            self._position += length
+            offset += length
+        self.uses[Codec.RAW].add(len(written.crcs), written.length, written.length)
+
+    def places(self) -> list[Place]:
+        """Where the memory is that each chunk was made of."""
+        origins = enumerate(self._origins)
+        return [Place(offset, span, self.number, chunk) for chunk, (offset, span) in origins]
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -19,8 +19,8 @@ from gpusnap.datapath.identities import Identities, Parent, Stored
 from gpusnap.datapath.images import ImageFile, MixedSource, image_spans
 from gpusnap.datapath.joining import join
 from gpusnap.datapath.pace import Pace
-from gpusnap.datapath.pack import PackWriter
-from gpusnap.datapath.records import Index, Pack
+from gpusnap.datapath.pack import PackWriter, Use
+from gpusnap.datapath.records import CHUNK, Index, Pack, Place
 from gpusnap.datapath.source import Data, Windows
 from gpusnap.datapath.spans import Image, Span, span_fault
 from gpusnap.datapath.store import Store
@@ -39,8 +39,8 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         compression: Which codec.
         workers: Threads; None for one a CPU.
-        budget: Bytes of buffers; None for a quarter of the memory that is available then. A
-            codec needs some megabytes a worker more, for the chunk at hand.
+        budget: Bytes of buffers; None for a quarter of the memory that is available then. Each
+            worker needs some megabytes more, for the chunk at hand.
         incremental: Whether chunks get identities, so that what is there twice, or in a parent,
             is stored once.
     """
@@ -105,13 +105,16 @@ class Saver:
         self._workers = saving.workers or len(os.sched_getaffinity(0))
         self._crew = Crew()
         buffers = Buffers(saving.budget or default_budget(), self._workers)
+        self._window = buffers.size // CHUNK * CHUNK
         self._backlog = Backlog(self._crew, buffers)
         self._windows: Windows | None = None
         self._images: tuple[Image, ...] = ()
         self._numbers = itertools.count()
         self._own: dict[int, Pack] = {}
         self._kept: list[tuple[Data, Stored]] = []
-        self._read = 0
+        self._places: list[Place] = []
+        self._uses: list[dict[int, Use]] = []
+        self._read = self._zero = 0
         self._disk = try_disk(folder, 0) if disk is None else disk
         self._runs_on = runs_on
         self._pace = Pace(self._disk.cost, self._workers)
@@ -140,7 +143,7 @@ class Saver:
         spans = (*spans, *image_spans(files))
         if fault := span_fault(spans, self._images):
             raise UsageError(f"Memory cannot be saved: {fault}")
-        self._windows = windows = Windows(spans, MixedSource(files))
+        self._windows = windows = Windows(spans, MixedSource(files), self._window)
         count = min(self._workers, windows.count)
         self._backlog.begin(count)
         self._crew.start(count, lambda _number: self._work(windows))
@@ -174,6 +177,7 @@ class Saver:
             folder=self._folder,
             spans=spans,
             packs=own,
+            places=self._places,
             kept=self._kept,
             parent=self._parent,
             progress=lambda done, of: progress(backlog.written + done, backlog.copied + of),
@@ -183,7 +187,15 @@ class Saver:
         self.packs = joined.packs
         identities = self._identities is not None
         images = sum(image.length for image in self._images)
-        return summarize(self._read, own, self._kept, joined, identities=identities, images=images)
+        return summarize(
+            raw=self._read,
+            zero=self._zero,
+            uses=self._uses,
+            kept=self._kept,
+            joined=joined,
+            identities=identities,
+            images=images,
+        )
 
     def abort(self) -> None:
         """Stop, and wait for the threads; may be called at any time, also more than once."""
@@ -227,8 +239,12 @@ class Saver:
             worker = Worker(windows, self._backlog, store, self._pace, at_once=not self._runs_on)
             worker.run()
             pack = writer.seal(self._named(windows))
+        places = writer.places() if self._identities is None else ()
         with self._crew.changed:
             self._read += worker.read
+            self._zero += worker.zero
             self._kept += store.kept
+            self._uses.append(writer.uses)
+            self._places += places
             if pack is not None:
                 self._own[writer.number] = pack

@@ -2,16 +2,16 @@
 
 import threading
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
 
 import msgspec
 
 from gpusnap.datapath.records import CHUNK
-from gpusnap.datapath.spans import Span
-from gpusnap.native import Copied, Outlet, Part, crc32, populated_runs, read_parts
+from gpusnap.datapath.spans import PAGE, Span
+from gpusnap.native import Copied, Outlet, Part, copy_straight, crc32, populated_runs, read_parts
 
-WINDOW = 16 << 20
+_BLOCK = 128 << 20
 """Bytes of a span whose page table is looked at in one go."""
 
 MOST_RUNS = 16
@@ -22,7 +22,7 @@ That keeps the index small where memory is scattered: it has 80 bytes for each c
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
-    """At most :data:`CHUNK` bytes of memory that is there: number of the span, offset in it."""
+    """Memory that is there: number of the span, offset in it, and bytes."""
 
     span: int
     offset: int
@@ -30,19 +30,34 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
 
 
 class Data(msgspec.Struct, frozen=True, gc=False):
-    """Pages that were copied and are not all zeros, with their CRC-32.
-
-    Attributes:
-        at: Where in the buffer they are, unless they were written at once.
-        position: Where in its pack what was written at once is.
-    """
+    """Pages that were copied into a buffer and are not all zeros, with their CRC-32."""
 
     span: int
     offset: int
     at: int
     length: int
     crc: int
-    position: int | None = None
+
+
+class Written(msgspec.Struct, frozen=True, gc=False):
+    """Memory that was copied straight into a pack, a chunk behind the other.
+
+    Attributes:
+        lengths: Bytes of each chunk.
+        crcs: CRC-32 of each.
+        position: Where in the pack the first is.
+    """
+
+    span: int
+    offset: int
+    lengths: list[int]
+    crcs: list[int]
+    position: int
+
+    @property
+    def length(self) -> int:
+        """Bytes of all."""
+        return sum(self.lengths)
 
 
 class Wanted(NamedTuple):
@@ -59,13 +74,11 @@ class Source(Protocol):
     def populated(self, span: Span, offset: int, length: int) -> list[tuple[int, int]]:
         """Whole pages of a part of a span outside of which all is zero: offsets and lengths."""
 
-    def read(
-        self, wanted: Sequence[Wanted], buffer: memoryview, outlet: Outlet | None
-    ) -> list[Copied]:
-        """Fill a buffer with whole pages, one part behind the other; what came of each.
+    def read(self, wanted: Sequence[Wanted], buffer: memoryview) -> list[Copied]:
+        """Fill a buffer with whole pages, one part behind the other; what came of each."""
 
-        What it can, it writes to the outlet instead.
-        """
+    def send(self, wanted: Wanted, first: int, buffer: memoryview, outlet: Outlet) -> list[int]:
+        """Write pieces into a file as :func:`copy_straight` does, as many as can be, if any."""
 
 
 class ProcessMemory:
@@ -76,103 +89,157 @@ class ProcessMemory:
         runs = populated_runs(span.pid, span.start + offset, length)
         return [(address - span.start, size) for address, size in runs]
 
-    def read(
-        self, wanted: Sequence[Wanted], buffer: memoryview, outlet: Outlet | None
-    ) -> list[Copied]:
+    def read(self, wanted: Sequence[Wanted], buffer: memoryview) -> list[Copied]:
         """Copy out of the processes."""
-        parts = [Part(span.pid, span.start + offset, length) for span, offset, length in wanted]
-        return read_parts(parts, buffer, outlet)
+        return read_parts([_part(each) for each in wanted], buffer)
+
+    def send(self, wanted: Wanted, first: int, buffer: memoryview, outlet: Outlet) -> list[int]:
+        """Copy out of a process into the file."""
+        return copy_straight(_part(wanted), first, buffer, outlet)
+
+
+def _part(wanted: Wanted) -> Part:
+    span, offset, length = wanted
+    return Part(span.pid, span.start + offset, length)
+
+
+class Window(NamedTuple):
+    """What one thread takes at once: runs of memory in a part of a span.
+
+    Attributes:
+        runs: What is there, by rising offset.
+        passed: Bytes that need no second look, holes included.
+    """
+
+    runs: tuple[Piece, ...]
+    passed: int
 
 
 class Windows:
-    """Hands out parts of spans to threads, spans of high priority first.
+    """Hands out spans to threads, those of high priority first.
 
     Attributes:
         spans: By their numbers.
         source: Gives their bytes.
     """
 
-    def __init__(self, spans: tuple[Span, ...], source: Source) -> None:
+    def __init__(self, spans: tuple[Span, ...], source: Source, size: int) -> None:
+        """Hand out parts of spans, of which each has so many bytes at most."""
         self.spans = spans
         self.source = source
+        self._size = size
         self._windows = self._all()
         self._lock = threading.Lock()
 
-    def _all(self) -> Iterator[Piece]:
+    def _all(self) -> Iterator[Window]:
         order = sorted(range(len(self.spans)), key=lambda number: -self.spans[number].priority)
         for number in order:
-            length = self.spans[number].length
-            for offset in range(0, length, WINDOW):
-                yield Piece(number, offset, min(WINDOW, length - offset))
+            span = self.spans[number]
+            # Programs reserve far more addresses than they use, which are not worth many looks
+            block = max(1, _BLOCK // self._size) * self._size
+            for begin in range(0, span.length, block):
+                end = min(begin + block, span.length)
+                runs = self.source.populated(span, begin, end - begin)
+                yield from _windows(number, runs, begin, end, self._size)
 
     @property
     def count(self) -> int:
-        """How many parts there are in all."""
-        return sum(-(-span.length // WINDOW) for span in self.spans)
+        """How many of them there can be in all."""
+        return sum(-(-span.length // self._size) for span in self.spans)
 
-    def take(self) -> Piece | None:
-        """The next part; None at the end."""
+    def take(self) -> Window | None:
+        """The next one; None at the end."""
         with self._lock:
             return next(self._windows, None)
 
 
+def _windows(
+    span: int, runs: Sequence[tuple[int, int]], begin: int, end: int, size: int
+) -> Iterator[Window]:
+    """Cut what is there at multiples of a size."""
+    taken: list[Piece] = []
+    reached = begin
+    for piece in (piece for run in runs for piece in _cut(span, *run, size)):
+        start = piece.offset // size * size
+        if taken and start > taken[0].offset:
+            yield Window(tuple(taken), start - reached)
+            taken, reached = [], start
+        taken.append(piece)
+    yield Window(tuple(taken), end - reached)
+
+
+def _cut(span: int, offset: int, length: int, size: int) -> Iterator[Piece]:
+    """Cut at multiples of a size in the span, so that cuts keep their place over time."""
+    end = offset + length
+    while offset < end:
+        stop = min(end, (offset // size + 1) * size)
+        yield Piece(span, offset, stop - offset)
+        offset = stop
+
+
 class Pieces:
-    """The pieces of one thread, in order, with a look at the next one."""
+    """What one thread has taken and not copied yet, in order."""
 
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
-        self._pieces = self._all()
-        self._next: Piece | None = None
+        self._runs: list[Piece] = []
         self._passed = 0
+        self._ahead = 0
+
+    def run(self) -> Piece | None:
+        """The memory that comes next, as far as it is in one piece; None at the end."""
+        while not self._runs:
+            self._passed += self._ahead
+            self._ahead = 0
+            window = self._windows.take()
+            if window is None:
+                return None
+            self._runs = [*reversed(window.runs)]
+            self._ahead = window.passed
+        return self._runs[-1]
 
     def peek(self) -> Piece | None:
-        """The next piece; None at the end."""
-        if self._next is None:
-            self._next = next(self._pieces, None)
-        return self._next
+        """The next piece, of :data:`CHUNK` bytes at most; None at the end."""
+        run = self.run()
+        return None if run is None else next(_cut(run.span, run.offset, run.length, CHUNK))
 
-    def skip(self) -> None:
-        """Go past the piece that :meth:`peek` showed."""
-        self._next = None
+    def skip(self, length: int) -> None:
+        """Go past bytes of the run that comes next."""
+        run = self._runs.pop()
+        if length < run.length:
+            self._runs.append(Piece(run.span, run.offset + length, run.length - length))
 
     def take_passed(self) -> int:
         """Bytes of spans that were gone through since the last call, holes included."""
         passed, self._passed = self._passed, 0
         return passed
 
-    def _all(self) -> Iterator[Piece]:
-        while (window := self._windows.take()) is not None:
-            yield from self._populated(window)
-            self._passed += window.length
+    def samples(self, count: int, size: int) -> list[Wanted]:
+        """Places apart by an equal stride, in what was taken and comes next.
 
-    def _populated(self, window: Piece) -> Iterator[Piece]:
-        span = self._windows.spans[window.span]
-        runs = self._windows.source.populated(span, window.offset, window.length)
-        for offset, length in runs:
-            yield from _cut(window.span, offset, length)
+        Args:
+            count: How many there are at most.
+            size: Most bytes of one, a multiple of a page.
+        """
+        runs = self._runs[::-1]
+        ends = [*accumulate(run.length for run in runs)]
+        total = ends[-1] if ends else 0
+        stride = max(size, (total - size) // max(1, count - 1) // PAGE * PAGE)
+        found = []
+        for at in range(0, total, stride)[:count]:
+            number = next(number for number, end in enumerate(ends) if at < end)
+            run, left = runs[number], ends[number] - at
+            offset = run.offset + run.length - left
+            found.append(Wanted(self._windows.spans[run.span], offset, min(size, left)))
+        return found
 
 
-def _cut(span: int, offset: int, length: int) -> Iterator[Piece]:
-    """Cut at multiples of a chunk in the span, so that chunks keep their place over time."""
-    end = offset + length
-    while offset < end:
-        stop = min(end, (offset // CHUNK + 1) * CHUNK)
-        yield Piece(span, offset, stop - offset)
-        offset = stop
-
-
-def copy_pieces(
-    windows: Windows, pieces: Sequence[Piece], buffer: memoryview, outlet: Outlet | None = None
-) -> list[Data]:
-    """Copy pieces into a buffer, or to an outlet, one behind the other; what is not zero."""
+def copy_pieces(windows: Windows, pieces: Sequence[Piece], buffer: memoryview) -> list[Data]:
+    """Copy pieces into a buffer, one behind the other, and find what of them is not zero."""
     wanted = [Wanted(windows.spans[each.span], each.offset, each.length) for each in pieces]
     found: list[Data] = []
     at = 0
-    for piece, copied in zip(pieces, windows.source.read(wanted, buffer, outlet), strict=True):
-        if copied.position is not None:
-            whole = Data(piece.span, piece.offset, 0, piece.length, copied.crc, copied.position)
-            found.append(whole)
-            continue
+    for piece, copied in zip(pieces, windows.source.read(wanted, buffer), strict=True):
         found += (
             Data(
                 piece.span,
@@ -186,8 +253,24 @@ def copy_pieces(
             for begin, length in _joined(copied.runs)
         )
         at += piece.length
-    # First what is in the pack, whose chunks are told of by rising position
-    return sorted(found, key=lambda data: data.position is None)
+    return found
+
+
+def send_run(windows: Windows, run: Piece, scratch: memoryview, outlet: Outlet) -> Written | None:
+    """Copy the beginning of a run straight into a pack, as many chunks of it as can be, if any.
+
+    Args:
+        windows: Where it is from.
+        run: Memory.
+        scratch: Room for one chunk.
+        outlet: The pack.
+    """
+    chunks = [piece.length for piece in _cut(run.span, run.offset, run.length, CHUNK)]
+    wanted = Wanted(windows.spans[run.span], run.offset, run.length)
+    crcs = windows.source.send(wanted, chunks[0], scratch, outlet)
+    if not crcs:
+        return None
+    return Written(run.span, run.offset, chunks[: len(crcs)], crcs, outlet.position)
 
 
 def _joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -6,7 +6,7 @@ from gpusnap.datapath.codecs import Encoder
 from gpusnap.datapath.identities import Identities, Key, Stored, identify
 from gpusnap.datapath.pack import PackWriter
 from gpusnap.datapath.records import Codec
-from gpusnap.datapath.source import Data
+from gpusnap.datapath.source import Data, Written
 from gpusnap.native import Outlet
 
 
@@ -15,7 +15,7 @@ class Store:
 
     Attributes:
         encoder: What encodes it.
-        kept: All memory that came, and where it is stored.
+        kept: Where memory is stored that others may share; without identities none does.
     """
 
     def __init__(self, writer: PackWriter, encoder: Encoder, identities: Identities | None) -> None:
@@ -25,18 +25,25 @@ class Store:
         self._identities = identities
 
     def put(self, data: Data, memory: memoryview, codec: Codec) -> None:
-        """Store memory, which must stay as it is until :meth:`flush`, or take in what was written.
+        """Store memory, which must stay as it is until :meth:`flush`.
 
         Args:
-            data: Which memory. What the outlet was given comes first, in the order in which it was.
-            memory: Its bytes, of no account where they were written.
+            data: Which memory.
+            memory: Its bytes.
             codec: How to encode them.
         """
-        self.kept.append((data, self._put(data, memory, codec)))
+        if self._identities is None:
+            self._writer.append(data, self.encoder.encode(codec, memory))
+        else:
+            self.kept.append((data, self._claim(self._identities, data, memory, codec)))
 
     def outlet(self) -> Outlet | None:
-        """Where memory may be written as it is, and then be put; None where that cannot be."""
+        """Where memory may be written as it is, and then noted; None where that cannot be."""
         return self._writer.outlet() if self._identities is None else None
+
+    def note(self, written: Written) -> None:
+        """Take in what was written to the outlet."""
+        self._writer.note(written)
 
     def writing(self) -> AbstractContextManager[None]:
         """Turn the kernel's refusals inside the block into sentences about the pack."""
@@ -46,13 +53,11 @@ class Store:
         """Write what was put."""
         self._writer.flush()
 
-    def _put(self, data: Data, memory: memoryview, codec: Codec) -> Stored:
-        if data.position is not None:
-            return Stored(self._writer.note(data))
-        if self._identities is None:
-            return Stored(self._writer.append(data, self.encoder.encode(codec, memory)))
+    def _claim(
+        self, identities: Identities, data: Data, memory: memoryview, codec: Codec
+    ) -> Stored:
         identity = identify(memory)
-        stored, new = self._identities.claim(Key(identity, data.length, data.crc))
+        stored, new = identities.claim(Key(identity, data.length, data.crc))
         if new:
             encoded = self.encoder.encode(codec, memory)
             stored.home = self._writer.append(data, encoded, identity)

@@ -1,40 +1,43 @@
 """What became of the memory, for the report."""
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 
 from gpusnap.datapath.identities import Home
 from gpusnap.datapath.joining import Joined, Kept
-from gpusnap.datapath.records import Codec, Pack
+from gpusnap.datapath.pack import Use
+from gpusnap.datapath.records import Codec
 from gpusnap.types import CodecUse, SavedMemory
 
 
-def summarize(  # noqa: PLR0913 - one call, most by name
-    read: int,
-    packs: Iterable[Pack],
+def summarize(  # noqa: PLR0913 - one call, all by name
+    *,
+    raw: int,
+    zero: int,
+    uses: Iterable[Mapping[int, Use]],
     kept: Kept,
     joined: Joined,
-    *,
     identities: bool,
     images: int,
 ) -> SavedMemory:
     """Add up what was saved.
 
     Args:
-        read: Bytes that were copied out of the processes, zeros included.
-        packs: Those that were written from memory.
-        kept: Where each piece of memory is.
-        joined: What came of them and the parent.
+        raw: Bytes that were copied out of the processes, zeros included.
+        zero: Of them, bytes of pages of zeros.
+        uses: For each pack that was written from memory what the codecs made of it.
+        kept: Where memory is that has an identity.
+        joined: What came of that and the parent.
         identities: Whether the chunks have some.
         images: Bytes of the image files that are part of it.
     """
-    uses = _uses(packs)
+    codecs = tuple(_codecs(uses))
     reused, duplicates = _shared(kept)
     return SavedMemory(
-        raw=read,
-        zero=read - sum(data.length for data, _ in kept),
-        stored=sum(use.stored for use in uses) + joined.copied,
-        codecs=uses,
+        raw=raw,
+        zero=zero,
+        stored=sum(use.stored for use in codecs) + joined.copied,
+        codecs=codecs,
         reused=reused,
         duplicates=duplicates,
         linked=joined.linked,
@@ -43,18 +46,14 @@ def summarize(  # noqa: PLR0913 - one call, most by name
     )
 
 
-def _uses(packs: Iterable[Pack]) -> tuple[CodecUse, ...]:
-    count: Counter[int] = Counter()
-    raw: Counter[int] = Counter()
-    stored: Counter[int] = Counter()
-    for chunk in (chunk for pack in packs for chunk in pack.chunks()):
-        count[chunk.codec] += 1
-        raw[chunk.codec] += chunk.length
-        stored[chunk.codec] += chunk.extent
-    return tuple(
-        CodecUse(codec=Codec(codec).label, chunks=chunks, raw=raw[codec], stored=stored[codec])
-        for codec, chunks in sorted(count.items())
-    )
+def _codecs(uses: Iterable[Mapping[int, Use]]) -> Iterable[CodecUse]:
+    total: defaultdict[int, Use] = defaultdict(Use)
+    for pack in uses:
+        for codec, use in pack.items():
+            total[codec].add(use.chunks, use.raw, use.stored)
+    for codec, use in sorted(total.items()):
+        label = Codec(codec).label
+        yield CodecUse(codec=label, chunks=use.chunks, raw=use.raw, stored=use.stored)
 
 
 def _shared(kept: Kept) -> tuple[int, int]:

@@ -4,21 +4,27 @@ It does what is most urgent: it copies out of the target as long as there is a b
 otherwise encodes and writes what was copied. So the target waits for a codec or the disk only
 where its memory exceeds the budget. Bytes that no codec makes smaller are written at once where
 that is what releases the target first; all of them, where it does not run on anyway: a buffer that
-is used again costs less than a new one, and the disk has work from the start. Where nothing is to
-be found out about the bytes first, each piece is written right after it was copied, while it is in
-the processor's cache, and not even the buffer is filled.
+is used again costs less than a new one, and the disk has work from the start. Then each chunk
+without a page of zeros goes straight into the pack right after it was copied, while it is in the
+processor's cache, and a buffer only takes the others.
 """
 
 import time
 
 from gpusnap.datapath.backlog import Backlog, Filled
 from gpusnap.datapath.buffers import Buffer
-from gpusnap.datapath.codecs import Choice
+from gpusnap.datapath.codecs import SAMPLE, SAMPLES, Choice
 from gpusnap.datapath.pace import Pace
-from gpusnap.datapath.records import Codec
-from gpusnap.datapath.source import Piece, Pieces, Windows, copy_pieces
+from gpusnap.datapath.records import CHUNK, Codec
+from gpusnap.datapath.source import Piece, Pieces, Windows, copy_pieces, send_run
 from gpusnap.datapath.store import Store
 from gpusnap.native import Outlet
+
+_LEAST_RUN = CHUNK // 4
+"""Bytes of a run from which it is worth a call of its own."""
+
+_MOST_LEFT = 16
+"""Chunks that wait for a buffer."""
 
 
 class Worker:
@@ -26,6 +32,7 @@ class Worker:
 
     Attributes:
         read: Bytes that it copied, zeros included.
+        zero: Of them, bytes of pages of zeros.
     """
 
     def __init__(
@@ -37,15 +44,23 @@ class Worker:
         self._store = store
         self._pace = pace
         self._at_once = at_once
+        # Each thread has its own, which stays in the cache of its processor
+        self._scratch = memoryview(bytearray(CHUNK))
+        self._sample = memoryview(bytearray(SAMPLES * SAMPLE))
+        self._choice: Choice | None = None
+        self._left: list[Piece] = []
         self.read = 0
+        self.zero = 0
 
     def run(self) -> None:
         """Work until there is nothing left to do."""
         copying = True
         while True:
-            if copying and self._pieces.peek() is None:
+            if copying and self._pieces.run() is None and not self._left:
                 copying = False
                 self._backlog.finished_copying(self._pieces.take_passed())
+            if copying and self._goes_straight():
+                continue
             match self._backlog.next(copying=copying):
                 case None:
                     return
@@ -54,44 +69,97 @@ class Worker:
                 case buffer:
                     self._serve(buffer)
 
-    def _serve(self, buffer: Buffer) -> None:
+    def _goes_straight(self) -> bool:
+        """Copy what comes next straight into the pack, but for the chunks that cannot go there.
+
+        Returns:
+            Whether it was that. If not, what comes next, or was left by then, needs a buffer.
+        """
+        run = self._pieces.run()
+        if run is None or run.length < _LEAST_RUN or len(self._left) >= _MOST_LEFT:
+            return False
         encoder, pace = self._store.encoder, self._pace
-        due = not encoder.may_skip or pace.try_is_due()
-        writes = self._at_once or pace.favours_writing
-        outlet = None if due or not writes else self._store.outlet()
-        filled = self._fill(buffer, outlet, due=due)
-        self._backlog.count(filled, self._pieces.take_passed())
-        fast = self._codec(filled) is Codec.RAW and pace.favours_writing
-        if fast or self._at_once or outlet is not None:
+        if self._choice or not encoder.may_skip or not (self._at_once or pace.favours_writing):
+            return False
+        outlet = self._store.outlet()
+        if outlet is None:
+            return False
+        if pace.try_is_due():
+            choice = self._try()
+            if self._pays(choice):
+                self._choice = choice
+                return False
+        self._send(run, outlet)
+        return True
+
+    def _send(self, run: Piece, outlet: Outlet) -> None:
+        self._backlog.check()
+        begin = time.perf_counter()
+        with self._store.writing():
+            written = send_run(self._windows, run, self._scratch, outlet)
+        length = 0
+        if written is not None:
+            length = written.length
+            self._pace.note_straight(time.perf_counter() - begin, length)
+            self._store.note(written)
+            self._pieces.skip(length)
+            self.read += length
+        if length < run.length and (piece := self._pieces.peek()) is not None:
+            self._left.append(piece)
+            self._pieces.skip(piece.length)
+        self._backlog.count(length, self._pieces.take_passed(), length)
+
+    def _serve(self, buffer: Buffer) -> None:
+        choice, self._choice = self._choice, None
+        if choice is None:
+            skips = self._store.encoder.may_skip and not self._pace.try_is_due()
+            choice = Choice(Codec.RAW) if skips else self._try()
+        filled = self._fill(buffer, choice)
+        self._backlog.count(filled.length, self._pieces.take_passed())
+        fast = self._codec(filled) is Codec.RAW and self._pace.favours_writing
+        if fast or self._at_once:
             self._write(filled)
         else:
             self._backlog.add(filled)
 
-    def _fill(self, buffer: Buffer, outlet: Outlet | None, *, due: bool) -> Filled:
+    def _fill(self, buffer: Buffer, choice: Choice) -> Filled:
         view = memoryview(buffer.memory)
         begin = time.perf_counter()
-        used = 0
-        pieces: list[Piece] = []
-        while (piece := self._pieces.peek()) and used + piece.length <= len(view):
-            pieces.append(piece)
-            used += piece.length
-            self._pieces.skip()
+        pieces = self._next(len(view))
+        used = sum(piece.length for piece in pieces)
         self._backlog.check()
-        with self._store.writing():
-            data = copy_pieces(self._windows, pieces, view[:used], outlet)
+        data = copy_pieces(self._windows, pieces, view[:used])
+        filled = Filled(buffer, data, choice)
         self.read += used
-        seconds = time.perf_counter() - begin
-        choice = self._try(view[:used]) if due else Choice(Codec.RAW)
-        filled = Filled(buffer, used, data, choice)
-        if outlet is None:
-            (self._pace.used if buffer.used else self._pace.fresh).note(seconds, used)
-        elif filled.written == filled.length > 0:
-            self._pace.note_straight(seconds, used)
+        self.zero += used - filled.length
+        (self._pace.used if buffer.used else self._pace.fresh).note(
+            time.perf_counter() - begin, used
+        )
         return filled
 
-    def _try(self, memory: memoryview) -> Choice:
+    def _next(self, room: int) -> list[Piece]:
+        """As many pieces as there is room for: those that were left, or those that come next."""
+        pieces: list[Piece] = []
+        if self._left:
+            while self._left and self._left[-1].length <= room:
+                pieces.append(self._left.pop())
+                room -= pieces[-1].length
+            return pieces
+        while (piece := self._pieces.peek()) and piece.length <= room:
+            pieces.append(piece)
+            room -= piece.length
+            self._pieces.skip(piece.length)
+        return pieces
+
+    def _try(self) -> Choice:
+        """What is best for the memory that comes next, by samples of it."""
         encoder = self._store.encoder
-        choice = encoder.choose(memory)
+        if encoder.fixed is not None:
+            return encoder.fixed
+        places = self._pieces.samples(SAMPLES, SAMPLE)
+        sample = self._sample[: sum(place.length for place in places)]
+        self._windows.source.read(places, sample)
+        choice = encoder.choose(sample)
         if encoder.may_skip:
             self._pace.tried(pays=self._pays(choice))
         return choice
@@ -107,7 +175,7 @@ class Worker:
             self._backlog.check()
             self._store.put(data, view[data.at : data.at + data.length], codec)
         self._store.flush()
-        if codec is Codec.RAW and not filled.written:
+        if codec is Codec.RAW:
             self._pace.write.note(time.perf_counter() - begin, filled.length)
         self._backlog.wrote(filled)
 

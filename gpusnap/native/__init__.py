@@ -13,9 +13,10 @@ from gpusnap.native.injection import call_inside, same_file, share, vdso_of
 from gpusnap.native.memory import read_process, write_process
 from gpusnap.native.pagemap import guard_page_among, populated_runs
 from gpusnap.native.pages import nonzero_pages
-from gpusnap.native.pieces import Copied, Outlet, Part, read_parts
+from gpusnap.native.pieces import Copied, Part, read_parts
 from gpusnap.native.planes import join_planes, split_planes
 from gpusnap.native.sharing import shared_runs
+from gpusnap.native.straight import Outlet, copy_straight
 
 __all__ = [
     "Copied",
@@ -24,6 +25,7 @@ __all__ = [
     "Outlet",
     "Part",
     "call_inside",
+    "copy_straight",
     "crc32",
     "crc32_combine",
     "guard_page_among",

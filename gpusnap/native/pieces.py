@@ -1,6 +1,5 @@
 """Copies out of processes, many in one call."""
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,38 +22,24 @@ class Part(NamedTuple):
     length: int
 
 
-class Outlet(NamedTuple):
-    """An open file, and where in it to write."""
-
-    descriptor: int
-    position: int
-
-
 class Copied(NamedTuple):
     """What was read.
 
     Attributes:
         crc: Its CRC-32.
         runs: The pages that are not all zero, as :func:`nonzero_pages` gives them.
-        position: Where in the file it was written to; None where it is in the buffer.
     """
 
     crc: int
     runs: list[tuple[int, int]]
-    position: int | None = None
 
 
-def read_parts(
-    parts: Sequence[Part], buffer: "Buffer", outlet: Outlet | None = None
-) -> list[Copied]:
+def read_parts(parts: Sequence[Part], buffer: "Buffer") -> list[Copied]:
     """Read memory of processes, which should not run meanwhile.
 
     Args:
         parts: What is read. In the buffer they lie one behind the other.
         buffer: Any writable C-contiguous buffer, as long as all of them or longer.
-        outlet: Where parts without a page of zeros are written, one behind the other, while they
-            are in the processor's cache. They take no room in the buffer then. Parts of which the
-            kernel refuses some, and all where the extension is absent, stay in the buffer.
 
     Returns:
         What came of each. Guard regions read as zeroes.
@@ -62,12 +47,10 @@ def read_parts(
     Raises:
         MemoryFault: Not all could be read; what the buffer then holds is not to be used.
         UsageError: No process has memory there.
-        OSError: Writing failed.
     """
     view = memoryview(buffer).cast("B")
-    found = _in_c(parts, view, outlet)
-    read = zip(parts, found, strict=False)
-    at = sum(part.length for part, copied in read if copied.position is None)
+    found = _in_c(parts, view)
+    at = sum(part.length for part in parts[: len(found)])
     # The first of these was refused in part: all go another way, which reads what C does not
     for part in parts[len(found) :]:
         piece = view[at : at + part.length]
@@ -77,7 +60,7 @@ def read_parts(
     return found
 
 
-def _in_c(parts: Sequence[Part], view: memoryview, outlet: Outlet | None) -> list[Copied]:
+def _in_c(parts: Sequence[Part], view: memoryview) -> list[Copied]:
     """What came of the first parts, up to one of which the kernel refuses some."""
     if EXTENSION is None or not parts:
         return []
@@ -87,20 +70,10 @@ def _in_c(parts: Sequence[Part], view: memoryview, outlet: Outlet | None) -> lis
     table = ffi.new(
         "struct gpusnap_piece[]", [(each.address, each.length, each.pid) for each in parts]
     )
-    descriptor, position = outlet or (-1, 0)
-    outlets = ffi.new("struct gpusnap_outlet[]", [(descriptor, 0, position)])
     with ffi.from_buffer("uint8_t[]", view, require_writable=True) as data:
-        count = lib.gpusnap_read_pieces(
-            FASTEST_NUMBER, table, len(parts), _PAGE, data, len(data), outlets
-        )
-    if error := outlets[0].error:
-        raise OSError(error, os.strerror(error))
+        count = lib.gpusnap_read_pieces(FASTEST_NUMBER, table, len(parts), _PAGE, data, len(data))
     found, at = [], 0
     for part, piece in zip(parts[:count], table, strict=False):
-        if piece.written:
-            found.append(Copied(piece.crc, [(0, part.length)], position))
-            position += part.length
-            continue
         whole = [(0, part.length)] if piece.whole else nonzero_pages(view[at : at + part.length])
         found.append(Copied(piece.crc, whole if part.length else []))
         at += part.length

@@ -21,6 +21,7 @@ from gpusnap.datapath import (
     reading,
 )
 from gpusnap.datapath.files import read_exactly
+from gpusnap.datapath.records import pack_name
 from gpusnap.errors import UsageError
 from gpusnap.native import crc32
 from tests.datapath.memory import MIB, Memory
@@ -95,7 +96,8 @@ def test_what_the_disk_does_not_give_back(folder: Path, monkeypatch: pytest.Monk
     bad = Saved(folder).tables[0][1].position
 
     def read(descriptor: int, buffer: memoryview, position: int) -> None:
-        if position <= bad < position + len(buffer):
+        first = Path(f"/proc/self/fd/{descriptor}").readlink().name == pack_name(0)
+        if first and position <= bad < position + len(buffer):
             raise OSError(errno.EIO, "Input/output error")
         read_exactly(descriptor, buffer, position)
 

@@ -29,7 +29,16 @@ from gpusnap.datapath.crew import Crew
 from gpusnap.datapath.files import write_all
 from gpusnap.datapath.records import Index, decode_index, encode_index
 from gpusnap.errors import GpusnapError, IntegrityError, TargetError, UsageError
-from gpusnap.native import Copied, Extent, Outlet, Part, put_extents, read_parts, write_process
+from gpusnap.native import (
+    Copied,
+    Extent,
+    Outlet,
+    Part,
+    copy_straight,
+    put_extents,
+    read_parts,
+    write_process,
+)
 from tests.datapath import program
 from tests.datapath.targets import Process, save, silent
 
@@ -90,22 +99,25 @@ def test_target_killed_while_it_is_copied(
     left = [calls]
     with Process("small", "text", "huge") as process:
 
-        def read(parts: Sequence[Part], buffer: memoryview, outlet: Outlet | None) -> list[Copied]:
+        def count() -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                process.kill()
+
+        def read(parts: Sequence[Part], buffer: memoryview) -> list[Copied]:
             found, at = list[Copied](), 0
             for part in parts:
-                left[0] -= 1
-                if left[0] < 0:
-                    process.kill()
-                (copied,) = read_parts([part], buffer[at : at + part.length], outlet)
-                found.append(copied)
-                if copied.position is None:
-                    at += part.length
-                else:
-                    assert outlet is not None
-                    outlet = Outlet(outlet.descriptor, outlet.position + part.length)
+                count()
+                found += read_parts([part], buffer[at : at + part.length])
+                at += part.length
             return found
 
+        def straight(part: Part, first: int, buffer: memoryview, outlet: Outlet) -> list[int]:
+            count()
+            return copy_straight(part, first, buffer, outlet)
+
         monkeypatch.setattr(source, "read_parts", read)
+        monkeypatch.setattr(source, "copy_straight", straight)
         saver = Saver(tmp_path / "regions", Saving(workers=workers))
         with pytest.raises(TargetError, match=f"process {process.pid} ") as caught:
             saver.copy(process.spans(), silent)

@@ -54,10 +54,11 @@ def favour(made: Pace) -> bool:
 
 def test_a_copy_alone_has_to_be_much_faster_than_all_at_once() -> None:
     made = Pace(0.0, 2)
-    made.note_straight(9.0, 1)  # before anything is known to compare it with
     for rate, cost in ((made.fresh, 1.0), (made.used, 0.5), (made.write, 0.9)):
-        assert favour(made)
+        assert favour(made)  # before anything is known to compare it with
         rate.note(cost, 1)
+    assert not favour(made)
+    made.note_straight(9.0, 1)
     assert not favour(made)
     for _ in range(20):
         made.note_straight(1.1, 1)
@@ -67,6 +68,17 @@ def test_a_copy_alone_has_to_be_much_faster_than_all_at_once() -> None:
     for _ in range(9):
         made.write.note(0.5, 1)
     assert favour(made)
+
+
+def test_what_goes_straight_is_compared_before_anything_else_is_known() -> None:
+    made = Pace(0.0, 2)
+    made.note_straight(1.1, 1)
+    assert favour(made)
+    made.fresh.note(1.0, 1)
+    assert favour(made)
+    for _ in range(9):
+        made.note_straight(5.0, 1)
+    assert not favour(made)
 
 
 def tries(made: Pace, buffers: int, *, pays: bool = False) -> list[int]:
@@ -90,6 +102,11 @@ def test_after_one_that_pays_each_buffer_is_tried() -> None:
     tries(made, 800)
     made.tried(pays=True)
     assert tries(made, 100, pays=True) == list(range(100))
+
+
+def test_not_all_threads_begin_with_a_try() -> None:
+    made = pace(0.0)
+    assert [made.try_is_due() for _ in range(16)].count(True) == 4  # none of them has ended yet
 
 
 def test_threads_that_wait_for_the_disk_try_each_buffer() -> None:

@@ -16,6 +16,7 @@
 #include "pages.h"
 #include "pieces.h"
 #include "planes.h"
+#include "straight.h"
 
 enum { PAGES = 40, ROUNDS = 300, SYSTEM_PAGES = 130 };
 
@@ -136,25 +137,49 @@ static uint8_t *striped(size_t page, size_t pages)
     return there;
 }
 
-/* The first piece is whole and goes to the file; the third stays, at the beginning. */
-static void check_outlet(struct gpusnap_piece *pieces, size_t count, size_t page,
-                         const uint8_t *there, uint8_t *data, size_t room)
+/* Straight copies of the pages from the second on of six, every third of them zero. */
+static void check_straight(size_t page)
 {
+    enum { LENGTH = 6 };
+    uint8_t *there = striped(page, LENGTH);
     char name[] = "/tmp/gpusnap-driver-XXXXXX";
-    struct gpusnap_outlet outlet = {.file = mkstemp(name), .position = page};
-    size_t done =
-        gpusnap_read_pieces(GPUSNAP_CRC32_PORTABLE, pieces, count, page, data, room, &outlet);
-    expect(done == count && outlet.error == 0, "pieces with an outlet", done);
-    expect(pieces[0].written == 1 && pieces[2].written == 0, "written", page);
-    expect(outlet.position == 3 * page, "the outlet's position", outlet.position);
-    expect(memcmp(data, there, 2 * page) == 0, "the piece that stays", page);
-    uint8_t *back = block(2 * page);
-    ssize_t length = pread(outlet.file, back, 2 * page, (off_t)page);
-    expect(length == (ssize_t)(2 * page), "what was written", (size_t)length);
-    expect(memcmp(back, there + 2 * page, 2 * page) == 0, "the written piece", page);
-    free(back);
-    close(outlet.file);
+    struct gpusnap_straight copy = {
+        .address = (uint64_t)(uintptr_t)there + 2 * page,
+        .length = 4 * page,
+        .first = page,
+        .step = 2 * page,
+        .position = page,
+        .pid = getpid(),
+        .file = mkstemp(name),
+    };
+    uint8_t *data = block(2 * page), *back = block(2 * page);
+    uint32_t crcs[4];
+    size_t count =
+        gpusnap_copy_straight(GPUSNAP_CRC32_PORTABLE, &copy, page, data, 2 * page, crcs);
+    expect(count == 1 && copy.error == 0, "up to a page of zeros", count);
+    uint32_t crc = gpusnap_crc32(GPUSNAP_CRC32_PORTABLE, 0, there + 2 * page, page);
+    expect(crcs[0] == crc, "its CRC-32", page);
+    ssize_t length = pread(copy.file, back, 2 * page, (off_t)page);
+    expect(length == (ssize_t)page && memcmp(back, there + 2 * page, page) == 0, "the file", page);
+    memset(there + 4 * page, 1, page);
+    count = gpusnap_copy_straight(GPUSNAP_CRC32_PORTABLE, &copy, page, data, 2 * page, crcs);
+    expect(count == 3, "with a shorter piece behind it", count);
+    copy.length = 5 * page;
+    count = gpusnap_copy_straight(GPUSNAP_CRC32_PORTABLE, &copy, page, data, 2 * page, crcs);
+    expect(count == 2 && copy.error == 0, "up to what cannot be read", count);
+    copy.length = 0;
+    count = gpusnap_copy_straight(GPUSNAP_CRC32_PORTABLE, &copy, page, data, 2 * page, crcs);
+    expect(count == 0, "nothing", count);
+    close(copy.file);
     unlink(name);
+    copy.length = page;
+    copy.file = open("/dev/full", O_WRONLY);
+    count = gpusnap_copy_straight(GPUSNAP_CRC32_PORTABLE, &copy, page, data, 2 * page, crcs);
+    expect(count == 0 && copy.error == ENOSPC, "a full disk", count);
+    close(copy.file);
+    free(back);
+    free(data);
+    munmap(there, (LENGTH + 1) * page);
 }
 
 /* Of pieces of one page, two and none; the last reaches where nothing can be read. */
@@ -171,21 +196,15 @@ static void check_pieces(size_t page)
     };
     size_t room = LENGTH * page;
     uint8_t *data = block(room);
-    struct gpusnap_outlet none = {.file = -1}, full = {.file = open("/dev/full", O_WRONLY)};
-    size_t count =
-        gpusnap_read_pieces(GPUSNAP_CRC32_PORTABLE, pieces, ALL, page, data, room, &none);
+    size_t count = gpusnap_read_pieces(GPUSNAP_CRC32_PORTABLE, pieces, ALL, page, data, room);
     expect(count == 3, "read_pieces", count);
     expect(memcmp(data, there + 2 * page, 2 * page) == 0, "the first piece", page);
     expect(memcmp(data + 2 * page, there, 2 * page) == 0, "the third piece", page);
     expect(pieces[0].whole == 1 && pieces[2].whole == 0, "whole", page);
     uint32_t crc = gpusnap_crc32(GPUSNAP_CRC32_PORTABLE, 0, data, 2 * page);
     expect(pieces[0].crc == crc && pieces[1].crc == 0, "CRC-32 of a piece", page);
-    expect(gpusnap_read_pieces(GPUSNAP_CRC32_PORTABLE, NULL, 0, page, NULL, 0, &none) == 0,
-           "none", 0);
-    count = gpusnap_read_pieces(GPUSNAP_CRC32_PORTABLE, pieces, ALL, page, data, room, &full);
-    expect(count == 0 && full.error == ENOSPC, "a full disk", count);
-    close(full.file);
-    check_outlet(pieces, ALL - 1, page, there, data, room);
+    count = gpusnap_read_pieces(GPUSNAP_CRC32_PORTABLE, NULL, 0, page, NULL, 0);
+    expect(count == 0, "none", count);
     free(data);
     munmap(there, (LENGTH + 1) * page);
 }
@@ -260,6 +279,7 @@ int main(void)
     check_copies(100 * page + 3, page);
     check_copies(2 * page, 2 * page);
     check_pieces(page);
+    check_straight(page);
     check_extents(page);
     puts("memory");
     return 0;

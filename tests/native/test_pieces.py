@@ -1,15 +1,13 @@
 """Many copies in one call."""
 
-import errno
 import os
 import random
 import zlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pytest
 
-from gpusnap.native import Copied, MemoryFault, Outlet, Part, memory, pieces, read_parts
+from gpusnap.native import Copied, MemoryFault, Part, memory, pieces, read_parts
 from tests.native.mapping import PAGE, Mapping
 
 ME = os.getpid()
@@ -70,7 +68,7 @@ def test_very_much_that_is_refused_is_handed_to_c_once(
     """In very many small parts of memory without access each further call would cost the more."""
     asked = []
 
-    def in_c(parts: Sequence[Part], _view: memoryview, _outlet: object) -> list[Copied]:
+    def in_c(parts: Sequence[Part], _view: memoryview) -> list[Copied]:
         asked.append(len(parts))
         return []
 
@@ -90,48 +88,6 @@ def test_memory_that_is_not_there(mapping: Mapping) -> None:
     mapping.unmap(8, 9)
     with pytest.raises(MemoryFault, match=f"{mapping.at(8):#x}"):
         read_parts(wanted, bytearray(10 * PAGE))
-
-
-@pytest.mark.parametrize("way", ["extension"], indirect=True)
-def test_what_is_whole_goes_to_the_outlet(mapping: Mapping, tmp_path: Path) -> None:
-    mapping.protect(22, 23, 0)  # a part that goes another way stays in the buffer
-    wanted = parts(mapping, (30, 35), (5, 15), (13, 20), (0, 0), (10, 13), (20, 25))
-    expected = [mapping.read(part.address - mapping.address, part.length) for part in wanted[:5]]
-    buffer = bytearray(35 * PAGE)
-    file = tmp_path / "file"
-    with file.open("wb") as stream:
-        found = read_parts(wanted, buffer, Outlet(stream.fileno(), 3))
-    assert [each.position for each in found] == [3, None, 3 + 5 * PAGE, None, None, None]
-    assert file.read_bytes() == bytes(3) + expected[0] + expected[2]
-    assert bytes(buffer).startswith(expected[1] + expected[4])
-    assert [each.crc for each in found[:5]] == list(map(zlib.crc32, expected))
-    assert [each.runs for each in found] == [
-        [(0, 5 * PAGE)],
-        [(0, 5 * PAGE), (8 * PAGE, 2 * PAGE)],
-        [(0, 7 * PAGE)],
-        [],
-        [],
-        [(0, 5 * PAGE)],
-    ]
-    mapping.protect(22, 23, 1)
-    assert buffer[13 * PAGE : 18 * PAGE] == mapping.read(20 * PAGE, 5 * PAGE)
-
-
-@pytest.mark.parametrize("way", ["extension"], indirect=True)
-def test_an_outlet_that_is_full(mapping: Mapping) -> None:
-    wanted = parts(mapping, (0, 5))
-    with Path("/dev/full").open("wb") as full, pytest.raises(OSError, match="No space") as caught:
-        read_parts(wanted, bytearray(5 * PAGE), Outlet(full.fileno(), 0))
-    assert caught.value.errno == errno.ENOSPC
-
-
-def test_without_the_extension_all_stays_in_the_buffer(mapping: Mapping, way: str) -> None:
-    if way == "extension":
-        return
-    buffer = bytearray(5 * PAGE)
-    (copied,) = read_parts(parts(mapping, (0, 5)), buffer, Outlet(-1, 0))
-    assert copied.position is None
-    assert buffer == mapping.read(0, 5 * PAGE)
 
 
 def test_none() -> None:
