@@ -13,7 +13,8 @@ def main() -> NoReturn:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from gpusnap.cli._main import run  # noqa: PLC0415 - it takes a while, see above
-    from gpusnap.datapath.heap import keep_freed_memory  # noqa: PLC0415
+    from gpusnap.datapath import heap  # noqa: PLC0415
 
-    keep_freed_memory()
+    heap.keep_freed_memory()
+    heap.collect_seldom()
     sys.exit(run(sys.argv[1:]))

@@ -1,6 +1,7 @@
-"""Memory that the C library keeps for the next chunk."""
+"""Memory of gpusnap's own: what is kept of it, and how often Python looks for what is left."""
 
 import ctypes
+import gc
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
@@ -10,6 +11,9 @@ _LARGE = 4 << 20
 
 _MOST = 16 << 20
 """Bytes that a thread may have free: more than what waits for one write."""
+
+_OBJECTS = 200_000
+"""New ones between two looks: those of the index of 32 GiB."""
 
 
 def keep_freed_memory() -> None:
@@ -26,3 +30,12 @@ def keep_freed_memory() -> None:
         return
     mallopt(_M_MMAP_THRESHOLD, _LARGE)
     mallopt(_M_TRIM_THRESHOLD, _MOST)
+
+
+def collect_seldom() -> None:
+    """Have Python look less often for objects that only refer to each other.
+
+    An index has objects for every chunk, all of which it would go through again and again while
+    they are made. Applies to the whole process as well.
+    """
+    gc.set_threshold(_OBJECTS)

@@ -4,7 +4,7 @@ import secrets
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -135,14 +135,19 @@ class Pack(msgspec.Struct, frozen=True):
 
     def chunks(self) -> list[Chunk]:
         """The chunks."""
-        return list(map(Chunk._make, _CHUNK.iter_unpack(self.records)))
+        return list(map(Chunk._make, self._raw_chunks()))
+
+    def _raw_chunks(self) -> Iterator[tuple[Any, ...]]:
+        return _CHUNK.iter_unpack(self.records)
 
     def crc(self) -> int:
         """CRC-32 of the whole file, put together from the checksums of its parts."""
         crc, position = crc32(encode_header(self.id)), HEADER
-        for chunk in self.chunks():
-            crc = crc32_combine(crc, chunk.stored_crc, chunk.extent)
-            position += chunk.extent
+        # Without an object for each chunk: of these there may be very many
+        for _position, _length, stored, _codec, _crc, stored_crc, _id in self._raw_chunks():
+            extent = whole_pages(stored)
+            crc = crc32_combine(crc, stored_crc, extent)
+            position += extent
         footer = crc32(_CRC.pack(self.footer_crc), self.footer_crc)
         return crc32_combine(crc, footer, self.length - position)
 

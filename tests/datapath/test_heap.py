@@ -39,10 +39,26 @@ def test_blocks_of_a_chunk_are_used_again() -> None:
 def test_the_command_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     monkeypatch.setattr(heap, "keep_freed_memory", lambda: asked.append(True))
+    monkeypatch.setattr(heap, "collect_seldom", lambda: asked.append(True))
     monkeypatch.setattr(_main, "run", lambda _arguments: len(asked))
     with pytest.raises(SystemExit) as ended:
         cli.main()
-    assert ended.value.code == 1
+    assert ended.value.code == 2
+
+
+def test_objects_that_stay_are_not_gone_through_again_and_again() -> None:
+    program = """
+import gc
+from gpusnap.datapath.heap import collect_seldom
+collect_seldom()
+before = gc.get_stats()[0]["collections"]
+kept = [(number, []) for number in range(90_000)]
+print(gc.get_stats()[0]["collections"] - before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert int(done.stdout) <= 1
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

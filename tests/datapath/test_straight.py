@@ -20,7 +20,7 @@ MEMORY = ("floats", "striped", "small", "text", "page", "scattered", "halves")
 class Straight(list[int]):
     """Bytes that went into packs past the buffer, call by call."""
 
-    def copy(self, part: Part, first: int, buffer: memoryview, outlet: Outlet) -> list[int]:
+    def seen(self, part: Part, first: int, buffer: memoryview, outlet: Outlet) -> list[int]:
         crcs = copy_straight(part, first, buffer, outlet)
         ends = (first + number * len(buffer) for number in range(len(crcs)))
         self.append(max((min(end, part.length) for end in ends), default=0))
@@ -31,7 +31,7 @@ class Straight(list[int]):
 def straight(monkeypatch: pytest.MonkeyPatch) -> Straight:
     """Nothing is tried, so that all may go straight that is there after a pack's first chunk."""
     seen = Straight()
-    monkeypatch.setattr(source, "copy_straight", seen.copy)
+    monkeypatch.setattr(source, "copy_straight", seen.seen)
     monkeypatch.setattr(Pace, "try_is_due", lambda _pace: False)
     return seen
 
