@@ -48,13 +48,17 @@ class Crew:
         ]
         self._working = count
         try:
-            _start(self._threads)
+            # None begins before all are there: each new one would have to wait for the others
+            with self.changed:
+                _start(self._threads)
         except BaseException:
             self.stop()
             raise
 
     def _run(self, work: Callable[[int], None], number: int) -> None:
         error = None
+        with self.changed:
+            pass
         try:
             work(number)
         except StoppedError:

@@ -118,15 +118,20 @@ class PackWriter:
             self.flush()
         return home
 
-    def outlet(self) -> Outlet | None:
-        """Where whole chunks may be written past this class, to be told of by :meth:`note`.
+    @property
+    def may_send(self) -> bool:
+        """Whether chunks may be written past this class: where writes use the page cache."""
+        return self._staging is None and not self._direct()
 
-        None where that cannot be: before the first chunk, and where writes go past the page cache.
+    def outlet(self) -> Outlet | None:
+        """Where chunks may be written past this class, to be told of by :meth:`note`.
+
+        None before the first chunk, with which the pack gets its number.
 
         Raises:
             GpusnapError: The disk refused.
         """
-        if self._descriptor is None or self._staging is not None or self._direct():
+        if self._descriptor is None:
             return None
         self.flush()
         return Outlet(self._descriptor, self._position)

@@ -14,6 +14,9 @@ from gpusnap.native import Copied, Outlet, Part, copy_straight, crc32, populated
 _BLOCK = 128 << 20
 """Bytes of a span whose page table is looked at in one go."""
 
+_EMPTY = 4 << 30
+"""The same where nothing was found: programs reserve far more addresses than they use."""
+
 MOST_RUNS = 16
 """Runs of pages that are not zero in a piece; with more of them the nearest become one.
 
@@ -134,13 +137,12 @@ class Windows:
     def _all(self) -> Iterator[Window]:
         order = sorted(range(len(self.spans)), key=lambda number: -self.spans[number].priority)
         for number in order:
-            span = self.spans[number]
-            # Programs reserve far more addresses than they use, which are not worth many looks
-            block = max(1, _BLOCK // self._size) * self._size
-            for begin in range(0, span.length, block):
-                end = min(begin + block, span.length)
+            span, begin, block = self.spans[number], 0, _BLOCK
+            while begin < span.length:
+                end = min(begin + block // self._size * self._size, span.length)
                 runs = self.source.populated(span, begin, end - begin)
                 yield from _windows(number, runs, begin, end, self._size)
+                begin, block = end, _BLOCK if runs else min(2 * block, _EMPTY)
 
     @property
     def count(self) -> int:

@@ -37,9 +37,14 @@ class Store:
         else:
             self.kept.append((data, self._claim(self._identities, data, memory, codec)))
 
+    @property
+    def may_send(self) -> bool:
+        """Whether memory may be written as it is without a look at it."""
+        return self.encoder.may_skip and self._identities is None and self._writer.may_send
+
     def outlet(self) -> Outlet | None:
-        """Where memory may be written as it is, and then noted; None where that cannot be."""
-        return self._writer.outlet() if self._identities is None else None
+        """Where memory that may be sent is written, to be noted; None before any was put."""
+        return self._writer.outlet()
 
     def note(self, written: Written) -> None:
         """Take in what was written to the outlet."""

@@ -16,7 +16,7 @@ from gpusnap.datapath.buffers import Buffer
 from gpusnap.datapath.codecs import SAMPLE, SAMPLES, Choice
 from gpusnap.datapath.pace import Pace
 from gpusnap.datapath.records import CHUNK, Codec
-from gpusnap.datapath.source import Piece, Pieces, Windows, copy_pieces, send_run
+from gpusnap.datapath.source import Data, Piece, Pieces, Windows, copy_pieces, send_run
 from gpusnap.datapath.store import Store
 from gpusnap.native import Outlet
 
@@ -78,19 +78,30 @@ class Worker:
         run = self._pieces.run()
         if run is None or run.length < _LEAST_RUN or len(self._left) >= _MOST_LEFT:
             return False
-        encoder, pace = self._store.encoder, self._pace
-        if self._choice or not encoder.may_skip or not (self._at_once or pace.favours_writing):
-            return False
-        outlet = self._store.outlet()
-        if outlet is None:
+        store, pace = self._store, self._pace
+        # Where the target runs on a copy alone is measured first, to be compared with
+        soonest = self._at_once or (pace.fresh.cost is not None and pace.favours_writing)
+        if self._choice or not store.may_send or not soonest:
             return False
         if pace.try_is_due():
             choice = self._try()
             if self._pays(choice):
                 self._choice = choice
                 return False
-        self._send(run, outlet)
+        outlet = store.outlet()
+        if outlet is None:
+            self._begin()
+        else:
+            self._send(run, outlet)
         return True
+
+    def _begin(self) -> None:
+        """Copy one piece in two steps; the pack begins with what of it is not zero."""
+        piece = self._next(CHUNK)
+        data = self._copy(piece, self._scratch)
+        self._put(data, self._scratch, Codec.RAW)
+        length = sum(each.length for each in data)
+        self._backlog.count(length, self._pieces.take_passed(), length)
 
     def _send(self, run: Piece, outlet: Outlet) -> None:
         self._backlog.check()
@@ -124,18 +135,20 @@ class Worker:
 
     def _fill(self, buffer: Buffer, choice: Choice) -> Filled:
         view = memoryview(buffer.memory)
-        begin = time.perf_counter()
         pieces = self._next(len(view))
-        used = sum(piece.length for piece in pieces)
+        begin = time.perf_counter()
+        data = self._copy(pieces, view)
+        rate = self._pace.used if buffer.used else self._pace.fresh
+        rate.note(time.perf_counter() - begin, sum(piece.length for piece in pieces))
+        return Filled(buffer, data, choice)
+
+    def _copy(self, pieces: list[Piece], view: memoryview) -> list[Data]:
         self._backlog.check()
+        used = sum(piece.length for piece in pieces)
         data = copy_pieces(self._windows, pieces, view[:used])
-        filled = Filled(buffer, data, choice)
         self.read += used
-        self.zero += used - filled.length
-        (self._pace.used if buffer.used else self._pace.fresh).note(
-            time.perf_counter() - begin, used
-        )
-        return filled
+        self.zero += used - sum(each.length for each in data)
+        return data
 
     def _next(self, room: int) -> list[Piece]:
         """As many pieces as there is room for: those that were left, or those that come next."""
@@ -168,16 +181,18 @@ class Worker:
         return choice.codec is not Codec.RAW and self._pace.pays(choice.ratio, choice.cost)
 
     def _write(self, filled: Filled) -> None:
-        view = memoryview(filled.buffer.memory)
-        codec = self._codec(filled)
+        self._put(filled.data, memoryview(filled.buffer.memory), self._codec(filled))
+        self._backlog.wrote(filled)
+
+    def _put(self, data: list[Data], view: memoryview, codec: Codec) -> None:
         begin = time.perf_counter()
-        for data in filled.data:
+        for each in data:
             self._backlog.check()
-            self._store.put(data, view[data.at : data.at + data.length], codec)
+            self._store.put(each, view[each.at : each.at + each.length], codec)
         self._store.flush()
         if codec is Codec.RAW:
-            self._pace.write.note(time.perf_counter() - begin, filled.length)
-        self._backlog.wrote(filled)
+            length = sum(each.length for each in data)
+            self._pace.write.note(time.perf_counter() - begin, length)
 
     def _codec(self, filled: Filled) -> Codec:
         """What was chosen, unless it is left to gpusnap and would only take longer."""
