@@ -86,10 +86,19 @@ class Pace:
             ratio: What the codec leaves of a byte.
             cost: Seconds that a thread takes to encode a byte.
         """
-        write = self.write.cost or 0.0
+        write = self._write_cost()
         raw = max(self._disk, write / self._workers)
         encoded = max(self._disk * ratio, _DOUBT * (cost + ratio * write) / self._workers)
         return encoded < _GAIN * raw
+
+    def _write_cost(self) -> float:
+        """To write a byte as it is.
+
+        Where all goes straight only few bytes are written otherwise, the first ones while all
+        threads begin: that of a byte which was also copied is then the better measurement.
+        """
+        known = [cost for cost in (self.write.cost, self.straight.cost) if cost is not None]
+        return min(known, default=0.0)
 
     def try_is_due(self) -> bool:
         """Whether to try what codecs make of the next buffer, whichever thread has it.
@@ -97,7 +106,7 @@ class Pace:
         Always while the threads have time, since the disk takes longer than they do. Else the
         less often, the more tries in a row found nothing that pays.
         """
-        if self._disk * self._workers >= (self.write.cost or 0.0):
+        if self._disk * self._workers >= self._write_cost():
             return True
         self._left_out += 1
         if self._left_out < self._every:

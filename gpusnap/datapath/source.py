@@ -180,9 +180,14 @@ def _cut(span: int, offset: int, length: int, size: int) -> Iterator[Piece]:
 
 
 class Pieces:
-    """What one thread has taken and not copied yet, in order."""
+    """What one thread has taken and not copied yet, in order.
+
+    Attributes:
+        window: Number of the window that was taken last, from 1 on.
+    """
 
     def __init__(self, windows: Windows) -> None:
+        self.window = 0
         self._windows = windows
         self._runs: list[Piece] = []
         self._passed = 0
@@ -198,6 +203,7 @@ class Pieces:
                 return None
             self._runs = [*reversed(window.runs)]
             self._ahead = window.passed
+            self.window += 1
         return self._runs[-1]
 
     def peek(self) -> Piece | None:

@@ -26,6 +26,9 @@ _LEAST_RUN = CHUNK // 4
 _MOST_LEFT = 16
 """Chunks that wait for a buffer."""
 
+_MISSES = 2
+"""Chunks in a row that could not go straight: what follows them is copied once, into a buffer."""
+
 
 class Worker:
     """Copies, encodes and writes, into a pack of its own.
@@ -47,7 +50,10 @@ class Worker:
         # Each thread has its own, which stays in the cache of its processor
         self._scratch = memoryview(bytearray(CHUNK))
         self._sample = memoryview(bytearray(SAMPLES * SAMPLE))
-        self._choice: Choice | None = None
+        self._choice = Choice(Codec.RAW)
+        self._chosen_for = 0
+        self._misses = 0
+        self._missed_in = 0
         self._left: list[Piece] = []
         self.read = 0
         self.zero = 0
@@ -78,17 +84,16 @@ class Worker:
         run = self._pieces.run()
         if run is None or run.length < _LEAST_RUN or len(self._left) >= _MOST_LEFT:
             return False
-        store, pace = self._store, self._pace
-        # Where the target runs on a copy alone is measured first, to be compared with
-        soonest = self._at_once or (pace.fresh.cost is not None and pace.favours_writing)
-        if self._choice or not store.may_send or not soonest:
+        if self._missed_in != self._pieces.window:
+            self._missed_in, self._misses = self._pieces.window, 0
+        if self._misses >= _MISSES:
             return False
-        if pace.try_is_due():
-            choice = self._try()
-            if self._pays(choice):
-                self._choice = choice
-                return False
-        outlet = store.outlet()
+        # Where the target runs on a copy alone is measured first, to be compared with
+        pace = self._pace
+        soonest = self._at_once or (pace.fresh.cost is not None and pace.favours_writing)
+        if not self._store.may_send or not soonest or self._choose().codec is not Codec.RAW:
+            return False
+        outlet = self._store.outlet()
         if outlet is None:
             self._begin()
         else:
@@ -109,7 +114,10 @@ class Worker:
         with self._store.writing():
             written = send_run(self._windows, run, self._scratch, outlet)
         length = 0
-        if written is not None:
+        if written is None:
+            self._misses += 1
+        else:
+            self._misses = 0
             length = written.length
             self._pace.note_straight(time.perf_counter() - begin, length)
             self._store.note(written)
@@ -121,11 +129,7 @@ class Worker:
         self._backlog.count(length, self._pieces.take_passed(), length)
 
     def _serve(self, buffer: Buffer) -> None:
-        choice, self._choice = self._choice, None
-        if choice is None:
-            skips = self._store.encoder.may_skip and not self._pace.try_is_due()
-            choice = Choice(Codec.RAW) if skips else self._try()
-        filled = self._fill(buffer, choice)
+        filled = self._fill(buffer, self._choose())
         self._backlog.count(filled.length, self._pieces.take_passed())
         fast = self._codec(filled) is Codec.RAW and self._pace.favours_writing
         if fast or self._at_once:
@@ -164,18 +168,29 @@ class Worker:
             self._pieces.skip(piece.length)
         return pieces
 
-    def _try(self) -> Choice:
-        """What is best for the memory that comes next, by samples of it."""
+    def _choose(self) -> Choice:
+        """How to store what comes next: found out, or not, for each window."""
         encoder = self._store.encoder
         if encoder.fixed is not None:
             return encoder.fixed
+        if self._chosen_for != self._pieces.window:
+            self._chosen_for = self._pieces.window
+            skips = encoder.may_skip and not self._pace.try_is_due()
+            self._choice = Choice(Codec.RAW) if skips else self._try()
+        return self._choice
+
+    def _try(self) -> Choice:
+        """What is best for the memory that comes next, by samples of it."""
+        encoder = self._store.encoder
         places = self._pieces.samples(SAMPLES, SAMPLE)
         sample = self._sample[: sum(place.length for place in places)]
         self._windows.source.read(places, sample)
         choice = encoder.choose(sample)
-        if encoder.may_skip:
-            self._pace.tried(pays=self._pays(choice))
-        return choice
+        if not encoder.may_skip:
+            return choice
+        pays = self._pays(choice)
+        self._pace.tried(pays=pays)
+        return choice if pays else Choice(Codec.RAW)
 
     def _pays(self, choice: Choice) -> bool:
         return choice.codec is not Codec.RAW and self._pace.pays(choice.ratio, choice.cost)

@@ -48,6 +48,14 @@ def test_what_a_sample_costs_is_taken_for_less_than_all_of_it_does() -> None:
     assert not pace(0.0).pays(0.7, 0.2 * WRITE)
 
 
+def test_a_first_write_that_was_held_up_makes_no_codec_worth_it() -> None:
+    made = Pace(0.0, 16)
+    made.write.note(20 * WRITE, 1)
+    assert made.pays(0.6, WRITE)
+    made.note_straight(2 * WRITE, 1)
+    assert not made.pays(0.6, WRITE)
+
+
 def favour(made: Pace) -> bool:
     return made.favours_writing
 

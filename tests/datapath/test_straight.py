@@ -124,3 +124,11 @@ def test_a_disk_that_is_full_in_the_middle(
         saved_by(straight, folder, ONE)
     assert caught.value.text == f"Cannot write {folder}/000.pack: the disk is full"
     assert CHUNK in straight
+
+
+def test_memory_with_many_pages_of_zeros_is_read_once(straight: Straight, tmp_path: Path) -> None:
+    """A chunk that cannot go straight is read twice; of a window no more than two are."""
+    with Process("striped", "striped") as process:
+        save(process, tmp_path / "regions", Saving(compression=Compression.NONE, workers=1))
+    assert straight
+    assert straight.count(0) <= 2 * len(process.spans())

@@ -1,0 +1,119 @@
+"""How memory is handed out to threads."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusnap.datapath import CHUNK, Kind, Span
+from gpusnap.datapath.source import Piece, Pieces, Wanted, Window, Windows
+from gpusnap.native import Copied, Outlet
+
+GIB = 1 << 30
+PAGE = 4096
+SIZE = 4 * CHUNK
+START = 1 << 40
+
+
+class Known:
+    """A source of which is known where anything is; counts how often it is asked."""
+
+    def __init__(self, *runs: tuple[int, int]) -> None:
+        self._runs = runs
+        self.looks = 0
+
+    def populated(self, _span: Span, offset: int, length: int) -> list[tuple[int, int]]:
+        self.looks += 1
+        bounds = (
+            (max(begin, offset), min(begin + size, offset + length)) for begin, size in self._runs
+        )
+        return [(low, high - low) for low, high in bounds if low < high]
+
+    def read(self, _wanted: Sequence[Wanted], _buffer: memoryview) -> list[Copied]:
+        raise NotImplementedError
+
+    def send(self, _wanted: Wanted, _first: int, _buffer: memoryview, _outlet: Outlet) -> list[int]:
+        raise NotImplementedError
+
+
+def windows(source: Known, *lengths: int) -> Windows:
+    spans = (
+        Span(7, START + number * 64 * GIB, length, Kind.HOST)
+        for number, length in enumerate(lengths)
+    )
+    return Windows(tuple(spans), source, SIZE)
+
+
+def taken(handed: Windows) -> list[Window]:
+    return list(iter(handed.take, None))
+
+
+RUNS = st.lists(st.integers(1, 300), min_size=2, max_size=40).map(
+    lambda steps: [
+        (sum(steps[:number]) * PAGE, steps[number] * PAGE) for number in range(1, len(steps), 2)
+    ]
+)
+
+
+@given(RUNS)
+def test_all_that_is_there_is_handed_out_once(runs: list[tuple[int, int]]) -> None:
+    length = sum(runs[-1]) + 5 * PAGE
+    found = taken(windows(Known(*runs), length))
+    assert sum(window.passed for window in found) == length
+    pieces = [piece for window in found for piece in window.runs]
+    pages = [(p.offset + at) for p in pieces for at in range(0, p.length, PAGE)]
+    assert pages == [begin + at for begin, size in runs for at in range(0, size, PAGE)]
+    for window in found:
+        assert len({piece.offset // SIZE for piece in window.runs}) <= 1
+        assert all((p.offset + p.length - 1) // SIZE == p.offset // SIZE for p in window.runs)
+
+
+def test_what_was_only_reserved_takes_few_looks() -> None:
+    source = Known((63 * GIB, PAGE))
+    found = taken(windows(source, 64 * GIB))
+    assert [window.runs for window in found if window.runs] == [(Piece(0, 63 * GIB, PAGE),)]
+    assert source.looks < 50
+
+
+def test_after_something_was_found_it_is_looked_for_closely_again() -> None:
+    source = Known((8 * GIB, 8 * GIB))
+    found = taken(windows(source, 16 * GIB))
+    assert sum(len(window.runs) for window in found) == 8 * GIB // SIZE
+    # All of that at once would have others wait
+    assert source.looks >= 30
+
+
+def test_pieces_end_where_chunks_do() -> None:
+    first = (CHUNK // 2, 2 * CHUNK)
+    pieces = Pieces(windows(Known(first, (5 * CHUNK, CHUNK)), 8 * CHUNK))
+    found = []
+    while piece := pieces.peek():
+        found.append((piece.offset, piece.length))
+        pieces.skip(piece.length)
+    half = CHUNK // 2
+    assert found == [(half, half), (CHUNK, CHUNK), (2 * CHUNK, half), (5 * CHUNK, CHUNK)]
+    assert pieces.window == 2
+    assert pieces.take_passed() == 8 * CHUNK
+    assert pieces.take_passed() == 0
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        ([(0, 302 * PAGE)], [(number * 100 * PAGE, 2 * PAGE) for number in range(4)]),
+        ([(PAGE, PAGE)], [(PAGE, PAGE)]),
+        ([(0, PAGE), (CHUNK, 3 * PAGE)], [(0, PAGE), (CHUNK + PAGE, 2 * PAGE)]),
+    ],
+)
+def test_samples(runs: list[tuple[int, int]], expected: list[tuple[int, int]]) -> None:
+    pieces = Pieces(windows(Known(*runs), SIZE))
+    pieces.run()
+    found = [(each.offset, each.length) for each in pieces.samples(4, 2 * PAGE)]
+    assert found == expected
+
+
+def test_no_samples_of_nothing() -> None:
+    pieces = Pieces(windows(Known(), SIZE))
+    assert pieces.run() is None
+    assert pieces.samples(4, 8192) == []
