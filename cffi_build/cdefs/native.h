@@ -47,6 +47,7 @@ struct gpusnap_straight {
     int32_t pid;
     int32_t file;
     int32_t error;
+    uint64_t rest;
 };
 
 size_t gpusnap_copy_straight(int implementation, struct gpusnap_straight *copy, size_t page,

@@ -32,6 +32,7 @@ size_t gpusnap_copy_straight(int implementation, struct gpusnap_straight *copy, 
     assert(copy->first > 0 && copy->first <= room);
     assert(copy->step > 0 && copy->step <= room);
     copy->error = 0;
+    copy->rest = 0;
     size_t count = 0;
     for (uint64_t done = 0; done < copy->length; count++) {
         size_t size = count == 0 ? copy->first : copy->step;
@@ -41,8 +42,10 @@ size_t gpusnap_copy_straight(int implementation, struct gpusnap_straight *copy, 
         if (gpusnap_read_process(implementation, copy->pid, copy->address + done, data, size,
                                  &crcs[count]) != size)
             break;
-        if (!gpusnap_is_whole(data, size, page))
+        if (!gpusnap_is_whole(data, size, page)) {
+            copy->rest = size;
             break;
+        }
         copy->error = write_all(copy->file, data, size, copy->position + done);
         if (copy->error != 0)
             break;

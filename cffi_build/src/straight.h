@@ -15,11 +15,13 @@ struct gpusnap_straight {
     int32_t pid;
     int32_t file;
     int32_t error; /* set: the number of the error that writing ended with, 0 for none */
+    uint64_t rest; /* set: bytes of the next piece, where it is in `data`, else 0 */
 };
 
 /* Copy pieces, each through `data`, which has room for the longest, and set the CRC-32 of each.
- * Returns how many are in the file. That is not all where the next one has a page that is all zero,
- * or the kernel refused some of it, or the file has an error. */
+ * Returns how many are in the file. That is not all where the next one has a page that is all zero:
+ * it is left in `data`, and its CRC-32 is set as well. Nor is it where the kernel refused some of
+ * the next one, or the file has an error. */
 size_t gpusnap_copy_straight(int implementation, struct gpusnap_straight *copy, size_t page,
                              uint8_t *data, size_t room, uint32_t *crcs);
 

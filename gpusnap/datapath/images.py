@@ -10,7 +10,7 @@ import msgspec
 from gpusnap.datapath.files import create, open_regular, read_exactly, storage, write_all
 from gpusnap.datapath.source import ProcessMemory, Source, Wanted
 from gpusnap.datapath.spans import Image, Kind, Span, whole_pages
-from gpusnap.native import Copied, Outlet, crc32, nonzero_pages
+from gpusnap.native import Copied, Outlet, Sent, crc32, nonzero_pages
 
 
 class ImageFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,9 +60,9 @@ class ImageSource:
             at += length
         return found
 
-    def send(self, _wanted: Wanted, _first: int, _buffer: memoryview, _outlet: Outlet) -> list[int]:
+    def send(self, _wanted: Wanted, _first: int, _buffer: memoryview, _outlet: Outlet) -> Sent:
         """None: the copy would have to come from a file."""
-        return []
+        return Sent([])
 
     def _read(self, span: Span, offset: int, buffer: memoryview) -> Copied:
         path = self._files[span.pid].path
@@ -101,7 +101,7 @@ class MixedSource:
             at += length
         return found
 
-    def send(self, wanted: Wanted, first: int, buffer: memoryview, outlet: Outlet) -> list[int]:
+    def send(self, wanted: Wanted, first: int, buffer: memoryview, outlet: Outlet) -> Sent:
         """What the one of the two does."""
         return self._of(wanted.span).send(wanted, first, buffer, outlet)
 

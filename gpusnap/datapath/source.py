@@ -9,7 +9,16 @@ import msgspec
 
 from gpusnap.datapath.records import CHUNK
 from gpusnap.datapath.spans import PAGE, Span
-from gpusnap.native import Copied, Outlet, Part, copy_straight, crc32, populated_runs, read_parts
+from gpusnap.native import (
+    Copied,
+    Outlet,
+    Part,
+    Sent,
+    copy_straight,
+    crc32,
+    populated_runs,
+    read_parts,
+)
 
 _BLOCK = 128 << 20
 """Bytes of a span whose page table is looked at in one go."""
@@ -80,7 +89,7 @@ class Source(Protocol):
     def read(self, wanted: Sequence[Wanted], buffer: memoryview) -> list[Copied]:
         """Fill a buffer with whole pages, one part behind the other; what came of each."""
 
-    def send(self, wanted: Wanted, first: int, buffer: memoryview, outlet: Outlet) -> list[int]:
+    def send(self, wanted: Wanted, first: int, buffer: memoryview, outlet: Outlet) -> Sent:
         """Write pieces into a file as :func:`copy_straight` does, as many as can be, if any."""
 
 
@@ -96,7 +105,7 @@ class ProcessMemory:
         """Copy out of the processes."""
         return read_parts([_part(each) for each in wanted], buffer)
 
-    def send(self, wanted: Wanted, first: int, buffer: memoryview, outlet: Outlet) -> list[int]:
+    def send(self, wanted: Wanted, first: int, buffer: memoryview, outlet: Outlet) -> Sent:
         """Copy out of a process into the file."""
         return copy_straight(_part(wanted), first, buffer, outlet)
 
@@ -248,37 +257,53 @@ def copy_pieces(windows: Windows, pieces: Sequence[Piece], buffer: memoryview) -
     found: list[Data] = []
     at = 0
     for piece, copied in zip(pieces, windows.source.read(wanted, buffer), strict=True):
-        found += (
-            Data(
-                piece.span,
-                piece.offset + begin,
-                at + begin,
-                length,
-                copied.crc
-                if length == piece.length
-                else crc32(buffer[at + begin : at + begin + length]),
-            )
-            for begin, length in _joined(copied.runs)
-        )
+        found += _found(piece, copied, buffer, at)
         at += piece.length
     return found
 
 
-def send_run(windows: Windows, run: Piece, scratch: memoryview, outlet: Outlet) -> Written | None:
-    """Copy the beginning of a run straight into a pack, as many chunks of it as can be, if any.
+def _found(piece: Piece, copied: Copied, buffer: memoryview, at: int) -> Iterator[Data]:
+    """What is not zero of a piece that is in a buffer."""
+    for begin, length in _joined(copied.runs):
+        memory = buffer[at + begin : at + begin + length]
+        crc = copied.crc if length == piece.length else crc32(memory)
+        yield Data(piece.span, piece.offset + begin, at + begin, length, crc)
+
+
+class SentRun(NamedTuple):
+    """How far it went with a run.
+
+    Attributes:
+        length: Bytes that need no second look; 0 where there is another way to copy them alone.
+        written: What is in the pack, if anything.
+        data: What is in the buffer behind that, of a chunk with pages of zeros.
+    """
+
+    length: int
+    written: Written | None
+    data: list[Data]
+
+
+def send_run(windows: Windows, run: Piece, buffer: memoryview, outlet: Outlet) -> SentRun:
+    """Copy a run straight into a pack, up to the first chunk that has a page of zeros.
 
     Args:
         windows: Where it is from.
         run: Memory.
-        scratch: Room for one chunk.
+        buffer: Room for one chunk.
         outlet: The pack.
     """
-    chunks = [piece.length for piece in _cut(run.span, run.offset, run.length, CHUNK)]
+    chunks = list(_cut(run.span, run.offset, run.length, CHUNK))
     wanted = Wanted(windows.spans[run.span], run.offset, run.length)
-    crcs = windows.source.send(wanted, chunks[0], scratch, outlet)
-    if not crcs:
-        return None
-    return Written(run.span, run.offset, chunks[: len(crcs)], crcs, outlet.position)
+    crcs, rest = windows.source.send(wanted, chunks[0].length, buffer, outlet)
+    lengths = [chunk.length for chunk in chunks[: len(crcs)]]
+    written = Written(run.span, run.offset, lengths, crcs, outlet.position) if crcs else None
+    length, data = sum(lengths), list[Data]()
+    if rest is not None:
+        piece = chunks[len(crcs)]
+        length += piece.length
+        data = list(_found(piece, rest, buffer, 0))
+    return SentRun(length, written, data)
 
 
 def _joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -4,9 +4,8 @@ It does what is most urgent: it copies out of the target as long as there is a b
 otherwise encodes and writes what was copied. So the target waits for a codec or the disk only
 where its memory exceeds the budget. Bytes that no codec makes smaller are written at once where
 that is what releases the target first; all of them, where it does not run on anyway: a buffer that
-is used again costs less than a new one, and the disk has work from the start. Then each chunk
-without a page of zeros goes straight into the pack right after it was copied, while it is in the
-processor's cache, and a buffer only takes the others.
+is used again costs less than a new one, and the disk has work from the start. Then each chunk goes
+straight into the pack right after it was copied, while it is in the processor's cache.
 """
 
 import time
@@ -23,11 +22,8 @@ from gpusnap.native import Outlet
 _LEAST_RUN = CHUNK // 4
 """Bytes of a run from which it is worth a call of its own."""
 
-_MOST_LEFT = 16
-"""Chunks that wait for a buffer."""
-
 _MISSES = 2
-"""Chunks in a row that could not go straight: what follows them is copied once, into a buffer."""
+"""Chunks in a row that could not go straight: what follows is worth a buffer, for many at once."""
 
 
 class Worker:
@@ -54,7 +50,6 @@ class Worker:
         self._chosen_for = 0
         self._misses = 0
         self._missed_in = 0
-        self._left: list[Piece] = []
         self.read = 0
         self.zero = 0
 
@@ -62,7 +57,7 @@ class Worker:
         """Work until there is nothing left to do."""
         copying = True
         while True:
-            if copying and self._pieces.run() is None and not self._left:
+            if copying and self._pieces.run() is None:
                 copying = False
                 self._backlog.finished_copying(self._pieces.take_passed())
             if copying and self._goes_straight():
@@ -76,13 +71,9 @@ class Worker:
                     self._serve(buffer)
 
     def _goes_straight(self) -> bool:
-        """Copy what comes next straight into the pack, but for the chunks that cannot go there.
-
-        Returns:
-            Whether it was that. If not, what comes next, or was left by then, needs a buffer.
-        """
+        """Copy what comes next straight into the pack; if not, it needs a buffer."""
         run = self._pieces.run()
-        if run is None or run.length < _LEAST_RUN or len(self._left) >= _MOST_LEFT:
+        if run is None or run.length < _LEAST_RUN:
             return False
         if self._missed_in != self._pieces.window:
             self._missed_in, self._misses = self._pieces.window, 0
@@ -94,10 +85,9 @@ class Worker:
         if not self._store.may_send or not soonest or self._choose().codec is not Codec.RAW:
             return False
         outlet = self._store.outlet()
-        if outlet is None:
-            self._begin()
-        else:
-            self._send(run, outlet)
+        if outlet is not None:
+            return self._send(run, outlet)
+        self._begin()
         return True
 
     def _begin(self) -> None:
@@ -108,25 +98,28 @@ class Worker:
         length = sum(each.length for each in data)
         self._backlog.count(length, self._pieces.take_passed(), length)
 
-    def _send(self, run: Piece, outlet: Outlet) -> None:
+    def _send(self, run: Piece, outlet: Outlet) -> bool:
         self._backlog.check()
         begin = time.perf_counter()
         with self._store.writing():
-            written = send_run(self._windows, run, self._scratch, outlet)
-        length = 0
-        if written is None:
-            self._misses += 1
-        else:
-            self._misses = 0
-            length = written.length
-            self._pace.note_straight(time.perf_counter() - begin, length)
+            length, written, data = send_run(self._windows, run, self._scratch, outlet)
+        nonzero = sum(each.length for each in data)
+        if written is not None:
             self._store.note(written)
+            self._pace.note_straight(time.perf_counter() - begin, written.length)
+            nonzero += written.length
+            self._misses = 0
+        if data:
+            self._put(data, self._scratch, Codec.RAW)
+            self._misses += 1
+        if length:
             self._pieces.skip(length)
-            self.read += length
-        if length < run.length and (piece := self._pieces.peek()) is not None:
-            self._left.append(piece)
-            self._pieces.skip(piece.length)
-        self._backlog.count(length, self._pieces.take_passed(), length)
+        else:
+            self._misses = _MISSES
+        self.read += length
+        self.zero += length - nonzero
+        self._backlog.count(nonzero, self._pieces.take_passed(), nonzero)
+        return length > 0
 
     def _serve(self, buffer: Buffer) -> None:
         filled = self._fill(buffer, self._choose())
@@ -155,13 +148,8 @@ class Worker:
         return data
 
     def _next(self, room: int) -> list[Piece]:
-        """As many pieces as there is room for: those that were left, or those that come next."""
+        """As many pieces as there is room for."""
         pieces: list[Piece] = []
-        if self._left:
-            while self._left and self._left[-1].length <= room:
-                pieces.append(self._left.pop())
-                room -= pieces[-1].length
-            return pieces
         while (piece := self._pieces.peek()) and piece.length <= room:
             pieces.append(piece)
             room -= piece.length

@@ -16,7 +16,7 @@ from gpusnap.native.pages import nonzero_pages
 from gpusnap.native.pieces import Copied, Part, read_parts
 from gpusnap.native.planes import join_planes, split_planes
 from gpusnap.native.sharing import shared_runs
-from gpusnap.native.straight import Outlet, copy_straight
+from gpusnap.native.straight import Outlet, Sent, copy_straight
 
 __all__ = [
     "Copied",
@@ -24,6 +24,7 @@ __all__ = [
     "MemoryFault",
     "Outlet",
     "Part",
+    "Sent",
     "call_inside",
     "copy_straight",
     "crc32",

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpusnap.native.checksum import FASTEST_NUMBER
 from gpusnap.native.extension import EXTENSION
-from gpusnap.native.pieces import Part
+from gpusnap.native.pages import nonzero_pages
+from gpusnap.native.pieces import Copied, Part
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -20,7 +21,19 @@ class Outlet(NamedTuple):
     position: int
 
 
-def copy_straight(part: Part, first: int, buffer: "Buffer", outlet: Outlet) -> list[int]:
+class Sent(NamedTuple):
+    """What a copy came to.
+
+    Attributes:
+        crcs: CRC-32 of each piece that is in the file.
+        rest: The piece that ended it by a page of zeros, at the beginning of the buffer.
+    """
+
+    crcs: list[int]
+    rest: Copied | None = None
+
+
+def copy_straight(part: Part, first: int, buffer: "Buffer", outlet: Outlet) -> Sent:
     """Copy memory of a process, which should not run meanwhile, into a file.
 
     It goes piece by piece, each while it is in the processor's cache, up to one with a page of
@@ -33,14 +46,11 @@ def copy_straight(part: Part, first: int, buffer: "Buffer", outlet: Outlet) -> l
             which may be shorter, and not shorter than the first one.
         outlet: Where the pieces go, one behind the other.
 
-    Returns:
-        The CRC-32 of each piece that is in the file.
-
     Raises:
         OSError: Writing failed.
     """
     if EXTENSION is None or part.length == 0:
-        return []
+        return Sent([])
     lib, ffi = EXTENSION
     with ffi.from_buffer("uint8_t[]", buffer, require_writable=True) as data:
         step = len(data)
@@ -52,4 +62,7 @@ def copy_straight(part: Part, first: int, buffer: "Buffer", outlet: Outlet) -> l
         count = lib.gpusnap_copy_straight(FASTEST_NUMBER, copy, _PAGE, data, step, crcs)
     if error := copy[0].error:
         raise OSError(error, os.strerror(error))
-    return [*crcs[0:count]]
+    rest = None
+    if size := copy[0].rest:
+        rest = Copied(crcs[count], nonzero_pages(memoryview(buffer)[:size]))
+    return Sent([*crcs[0:count]], rest)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpusnap.datapath import Kind, Saver, Saving, Span
-from gpusnap.native import Copied, Part, crc32, nonzero_pages
+from gpusnap.native import Copied, Part, Sent, crc32, nonzero_pages
 from tests.datapath.targets import silent
 
 MIB = 1 << 20
@@ -24,7 +24,7 @@ class Memory:
         source = "gpusnap.datapath.source"
         monkeypatch.setattr(f"{source}.populated_runs", lambda _pid, start, n: [(start, n)])
         monkeypatch.setattr(f"{source}.read_parts", self._read)
-        monkeypatch.setattr(f"{source}.copy_straight", lambda *_: [])
+        monkeypatch.setattr(f"{source}.copy_straight", lambda *_: Sent([]))
 
     def _read(self, parts: Sequence[Part], view: memoryview) -> list[Copied]:
         found, at = list[Copied](), 0

@@ -34,6 +34,7 @@ from gpusnap.native import (
     Extent,
     Outlet,
     Part,
+    Sent,
     copy_straight,
     put_extents,
     read_parts,
@@ -112,7 +113,7 @@ def test_target_killed_while_it_is_copied(
                 at += part.length
             return found
 
-        def straight(part: Part, first: int, buffer: memoryview, outlet: Outlet) -> list[int]:
+        def straight(part: Part, first: int, buffer: memoryview, outlet: Outlet) -> Sent:
             count()
             return copy_straight(part, first, buffer, outlet)
 

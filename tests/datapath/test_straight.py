@@ -10,7 +10,7 @@ from gpusnap.datapath.disk import Disk
 from gpusnap.datapath.pace import Pace
 from gpusnap.datapath.records import CHUNK
 from gpusnap.errors import GpusnapError
-from gpusnap.native import Outlet, Part, copy_straight
+from gpusnap.native import Outlet, Part, Sent, copy_straight
 from tests.datapath.targets import Process, check, silent
 
 TMPFS = Disk()
@@ -20,11 +20,11 @@ MEMORY = ("floats", "striped", "small", "text", "page", "scattered", "halves")
 class Straight(list[int]):
     """Bytes that went into packs past the buffer, call by call."""
 
-    def seen(self, part: Part, first: int, buffer: memoryview, outlet: Outlet) -> list[int]:
-        crcs = copy_straight(part, first, buffer, outlet)
-        ends = (first + number * len(buffer) for number in range(len(crcs)))
+    def seen(self, part: Part, first: int, buffer: memoryview, outlet: Outlet) -> Sent:
+        sent = copy_straight(part, first, buffer, outlet)
+        ends = (first + number * len(buffer) for number in range(len(sent.crcs)))
         self.append(max((min(end, part.length) for end in ends), default=0))
-        return crcs
+        return sent
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpusnap.datapath import CHUNK, Kind, Span
 from gpusnap.datapath.source import Piece, Pieces, Wanted, Window, Windows
-from gpusnap.native import Copied, Outlet
+from gpusnap.native import Copied, Outlet, Sent
 
 GIB = 1 << 30
 PAGE = 4096
@@ -33,7 +33,7 @@ class Known:
     def read(self, _wanted: Sequence[Wanted], _buffer: memoryview) -> list[Copied]:
         raise NotImplementedError
 
-    def send(self, _wanted: Wanted, _first: int, _buffer: memoryview, _outlet: Outlet) -> list[int]:
+    def send(self, _wanted: Wanted, _first: int, _buffer: memoryview, _outlet: Outlet) -> Sent:
         raise NotImplementedError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusnap.native import Outlet, Part, copy_straight, straight
+from gpusnap.native import Copied, Outlet, Part, Sent, copy_straight, straight
 from tests.native.mapping import PAGE, Mapping
 
 ME = os.getpid()
@@ -29,9 +29,19 @@ def mapping() -> Iterator[Mapping]:
 
 def copy(mapping: Mapping, file: Path, first: int, end: int, head: int = STEP) -> list[int]:
     """Copy pages behind three bytes of a file, the first so many bytes as a piece of their own."""
+    sent, _ = copy_and_rest(mapping, file, first, end, head)
+    assert sent.rest is None
+    return sent.crcs
+
+
+def copy_and_rest(
+    mapping: Mapping, file: Path, first: int, end: int, head: int = STEP
+) -> tuple[Sent, bytes]:
     part = Part(ME, mapping.at(first), (end - first) * PAGE)
+    buffer = bytearray(STEP)
     with file.open("wb") as stream:
-        return copy_straight(part, head, bytearray(STEP), Outlet(stream.fileno(), 3))
+        sent = copy_straight(part, head, buffer, Outlet(stream.fileno(), 3))
+    return sent, bytes(buffer)
 
 
 @pytest.mark.parametrize("head", [1, 4, 5])
@@ -48,10 +58,13 @@ def test_all_is_in_the_file_piece_by_piece(
 
 
 def test_a_page_of_zeros_ends_it(mapping: Mapping, tmp_path: Path) -> None:
-    crcs = copy(mapping, tmp_path / "file", 20, PAGES)
-    content = mapping.read(20 * PAGE, 10 * PAGE)
-    assert (tmp_path / "file").read_bytes() == bytes(3) + content
-    assert crcs == [zlib.crc32(content[:STEP]), zlib.crc32(content[STEP:])]
+    sent, buffer = copy_and_rest(mapping, tmp_path / "file", 20, PAGES)
+    content = mapping.read(20 * PAGE, 15 * PAGE)
+    pieces = [content[at : at + STEP] for at in range(0, len(content), STEP)]
+    assert (tmp_path / "file").read_bytes() == bytes(3) + pieces[0] + pieces[1]
+    assert sent.crcs == [zlib.crc32(pieces[0]), zlib.crc32(pieces[1])]
+    assert buffer == pieces[2]
+    assert sent.rest == Copied(zlib.crc32(pieces[2]), [(0, PAGE), (2 * PAGE, 3 * PAGE)])
 
 
 def test_what_the_kernel_refuses_ends_it(mapping: Mapping, tmp_path: Path) -> None:
