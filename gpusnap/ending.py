@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from typing import NamedTuple
 
 from gpusnap.target import gone, identity, kin_of, myself, stands
 from gpusnap.types import ProcessId
@@ -90,6 +91,26 @@ def _forked_by(known: Collection[ProcessId]) -> list[ProcessId]:
     present = {each.pid for each in known if identity(each.pid) == each}
     children = [each.process for each in kin if each.parent_pid in present]
     return children or [each.process for each in kin if each.session_id in present]
+
+
+class Ended(NamedTuple):
+    """What was killed, and what of that is still there."""
+
+    killed: tuple[ProcessId, ...]
+    left: tuple[ProcessId, ...]
+
+
+def end_trees(processes: Iterable[ProcessId], timeout_s: float) -> Ended:
+    """Kill processes with all that they have forked, as far as :func:`stop_trees` finds it.
+
+    Args:
+        processes: Their identities as this process reads them, parents before their children.
+        timeout_s: How long to wait until the kernel has ended them.
+    """
+    doomed = stop_trees(processes)
+    for process in doomed:
+        kill(process)
+    return Ended(doomed, wait_gone(doomed, timeout_s))
 
 
 def wait_gone(processes: Iterable[ProcessId], timeout_s: float) -> tuple[ProcessId, ...]:

@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections.abc import Collection
 
-from gpusnap.ending import kill, still_there, stop_trees, wait_gone
+from gpusnap.ending import end_trees, still_there
 from gpusnap.errors import DeadlineError, DeviceError, GpusnapError, TargetError
 from gpusnap.events import Phase
 from gpusnap.journal import Entry, Journal
@@ -177,12 +177,10 @@ def kill_restored(entry: Entry) -> tuple[int, ...]:
         TargetError: One was killed and is still there.
     """
     left = [found for each in entry.processes if (found := _remnant(each, entry)) is not None]
-    doomed = stop_trees(left)
-    for process in doomed:
-        kill(process)
-    if stuck := wait_gone(doomed, _DEATH_S):
-        raise TargetError(still_there(stuck[0]), cure="Run gpusnap recover once it has ended")
-    return tuple(sorted(process.pid for process in doomed))
+    ended = end_trees(left, _DEATH_S)
+    if ended.left:
+        raise TargetError(still_there(ended.left[0]), cure="Run gpusnap recover once it has ended")
+    return tuple(sorted(process.pid for process in ended.killed))
 
 
 def _remnant(process: ProcessId, entry: Entry) -> ProcessId | None:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gpusnap.ending import kill, stop_trees, wait_gone
+from gpusnap.ending import end_trees, wait_gone
 from gpusnap.target import identity
 from gpusnap.types import ProcessId
 
@@ -25,7 +25,8 @@ def end_session(session: int) -> tuple[ProcessId, ...]:
     Returns:
         Those that were killed and are still there.
     """
-    return _end([process for process in _processes() if _session(process.pid) == session])
+    members = [process for process in _processes() if _session(process.pid) == session]
+    return end_trees(members, END_SECONDS).left
 
 
 class Tree:
@@ -45,7 +46,7 @@ class Tree:
         Returns:
             Those that are still there.
         """
-        return _end(self._made())
+        return end_trees(self._made(), END_SECONDS).left
 
     def wait_gone(self) -> tuple[ProcessId, ...]:
         """Wait for those that CRIU has made and killed; returns those that are still there.
@@ -74,10 +75,3 @@ def _session(pid: int) -> int | None:
         return os.getsid(pid)
     except ProcessLookupError:
         return None
-
-
-def _end(processes: list[ProcessId]) -> tuple[ProcessId, ...]:
-    doomed = stop_trees(processes)
-    for process in doomed:
-        kill(process)
-    return wait_gone(doomed, END_SECONDS)

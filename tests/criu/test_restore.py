@@ -143,7 +143,7 @@ def test_what_the_kernel_does_not_end_in_time_is_told(
     criu: Criu, saved: Counter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process whose thread is busy in a driver dies late; here it does not die at all."""
-    monkeypatch.setattr("gpusnap.criu.leftovers.kill", lambda _process: None)
+    monkeypatch.setattr("gpusnap.ending.kill", lambda _process: None)
     monkeypatch.setattr("gpusnap.criu.leftovers.END_SECONDS", 0)
 
     def notify(script: str, _pid: int | None) -> bool:

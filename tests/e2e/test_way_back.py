@@ -312,8 +312,8 @@ def test_what_is_killed_and_does_not_end_is_told_and_left_to_recover(
     with monkeypatch.context() as stuck:
         stuck.setattr(Backend, "state", lambda _backend, _pids: {})
         # As with a process that stands in a call of its driver: the kernel ends it later, or never
-        stuck.setattr("gpusnap.release.stop_trees", tuple)
-        stuck.setattr("gpusnap.release.kill", lambda _process: None)
+        stuck.setattr("gpusnap.ending.stop_trees", tuple)
+        stuck.setattr("gpusnap.ending.kill", lambda _process: None)
         stuck.setattr("gpusnap.release._DEATH_S", 0)
         with pytest.raises(DeviceError, match="is gone, not checkpointed") as caught:
             gpusnap.restore_checkpoint("one")
@@ -342,7 +342,7 @@ def test_what_gpusnap_was_about_to_kill_when_it_was_killed_is_not_taken_for_whol
 
     at_events(press)
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr("gpusnap.release.kill", die)
+        meanwhile.setattr("gpusnap.ending.kill", die)
         with pytest.raises(SystemExit):
             gpusnap.restore_checkpoint("one")
     found = identity(pid)
