@@ -20,8 +20,8 @@ size_t gpusnap_nonzero_pages(const uint8_t *data, size_t length, size_t page,
 /* Whether none of the pages is all zero. */
 int gpusnap_is_whole(const uint8_t *data, size_t length, size_t page);
 
-/* As the first function for `count` words of /proc/PID/pagemap: pages in memory or swapped out, but no guard
- * regions. The first word stands for offset 0. */
+/* What the first function does, for `count` words of /proc/PID/pagemap: pages in memory or swapped
+ * out, but no guard regions. The first word stands for offset 0. */
 size_t gpusnap_held_pages(const uint64_t *words, size_t count, size_t page,
                           struct gpusnap_run *runs, size_t room);
 

@@ -44,7 +44,7 @@ class Use:
         self.chunks = self.raw = self.stored = 0
 
     def add(self, chunks: int, raw: int, stored: int) -> None:
-        """Count what is added."""
+        """Count more of it."""
         self.chunks += chunks
         self.raw += raw
         self.stored += stored

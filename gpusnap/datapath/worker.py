@@ -91,9 +91,8 @@ class Worker:
         return True
 
     def _begin(self) -> None:
-        """Copy one piece in two steps; the pack begins with what of it is not zero."""
-        piece = self._next(CHUNK)
-        data = self._copy(piece, self._scratch)
+        """Copy a chunk first and write it then: the pack begins with what of it is not zero."""
+        data = self._copy(self._next(CHUNK), self._scratch)
         self._put(data, self._scratch, Codec.RAW)
         length = sum(each.length for each in data)
         self._backlog.count(length, self._pieces.take_passed(), length)
