@@ -117,6 +117,7 @@ class Saver:
         self._read = self._zero = 0
         self._disk = try_disk(folder, 0) if disk is None else disk
         self._runs_on = runs_on
+        self._may_seal = not runs_on
         self._pace = Pace(self._disk.cost, self._workers)
 
     def copy(
@@ -169,6 +170,9 @@ class Saver:
         if self._windows is None:
             raise RuntimeError("copy() comes first")
         backlog, crew = self._backlog, self._crew
+        with crew.changed:
+            self._may_seal = True
+            crew.changed.notify_all()
         crew.watch(progress, backlog.copied, lambda: backlog.written, lambda: crew.ended)
         crew.join()
         own = [self._own[number] for number in sorted(self._own)]
@@ -233,11 +237,22 @@ class Saver:
         """Whether to write past the page cache: not while that lets a target run on sooner."""
         return self._disk.direct and (not self._runs_on or self._backlog.all_copied)
 
+    def _await_finish(self) -> None:
+        """Make nothing durable while a target that is to run on may still stand still.
+
+        Its disk's file system would hold up whoever writes to it until all that was copied is on
+        the disk, the journal among them that has to be written before the target runs.
+        """
+        with self._crew.changed:
+            while not self._may_seal:
+                self._crew.wait()
+
     def _work(self, windows: Windows) -> None:
         with closing(PackWriter(self._folder, self._numbers, self._direct)) as writer:
             store = Store(writer, Encoder(self._compression), self._identities)
             worker = Worker(windows, self._backlog, store, self._pace, at_once=not self._runs_on)
             worker.run()
+            self._await_finish()
             pack = writer.seal(self._named(windows))
         places = writer.places() if self._identities is None else ()
         with self._crew.changed:

@@ -1,11 +1,14 @@
 """Memory of real processes: saved, lost, filled again, the same to the last byte."""
 
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from gpusnap.datapath import Compression, Filler, Kind, Saved, Saver, Saving, Span
+from gpusnap.datapath import Compression, Filler, Kind, Saved, Saver, Saving, Span, pack
 from gpusnap.datapath.source import MOST_RUNS
 from gpusnap.types import SavedMemory
 from tests.datapath.program import KINDS, PAGE
@@ -126,3 +129,29 @@ def test_progress_ends_with_all(tmp_path: Path) -> None:
     assert copied[-1] == (length, length)
     stored = summary.raw - summary.zero
     assert written[-1] == filled[-1] == (stored, stored)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_nothing_is_made_durable_while_the_target_may_stand_still(
+    process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, ends: bool
+) -> None:
+    synced: list[int] = []
+
+    def fsync(descriptor: int) -> None:
+        synced.append(descriptor)
+
+    monkeypatch.setattr(pack, "os", SimpleNamespace(close=os.close, fsync=fsync))
+    saver = Saver(tmp_path / "regions", Saving(workers=2))
+    saver.copy(process.spans(), silent)
+    try:
+        deadline = time.monotonic() + 60
+        while saver._backlog.written < saver._backlog.copied and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.2)  # in which the threads would do it
+        assert not synced
+        if ends:
+            saver.finish(silent)
+            assert synced
+    finally:
+        saver.abort()
+    assert (tmp_path / "regions/index").exists() is ends
