@@ -7,7 +7,7 @@ from importlib.metadata import version
 import msgspec
 
 from gpusnap.datapath import Span
-from gpusnap.dump_session import DumpSession
+from gpusnap.dump_session import DumpSession, Moments
 from gpusnap.ending import wait_gone
 from gpusnap.errors import GpusnapError, TargetError
 from gpusnap.events import Phase, SnapshotPublished
@@ -82,7 +82,7 @@ class Checkpoint:
         """
         try:
             self._freeze_devices()
-            self._dump.run(self._image, self._journal, self._take)
+            self._dump.run(self._image, self._journal, Moments(self._begin_copy, self._take))
             if self._options.leave_running:
                 self._let_go()
             else:
@@ -106,7 +106,8 @@ class Checkpoint:
         leftovers = self._find_leftovers()
         if driven is not None:
             filling = huge_pages(self._emit, wanted=self._options.thp)
-            with self._phases.step(Phase.CHECKPOINT) as progress, filling:
+            reserving = self._copy.reserving()
+            with self._phases.step(Phase.CHECKPOINT) as progress, filling, reserving:
                 self._image = driven.checkpoint(self._pids, progress)
                 # CRIU would dump one whose device memory is elsewhere, without it
                 confirm_checkpointed(driven, self._pids)
@@ -119,14 +120,17 @@ class Checkpoint:
         claim = self._prepared.claimed.claim
         return find_leftovers(find_target(self._target.root.pid), claim) if claim else ()
 
-    def _take(self, hidden: Sequence[Span]) -> None:
-        """Take from the target what only one that stands still can give."""
+    def _begin_copy(self, hidden: Sequence[Span]) -> None:
         # Only now do all processes stand still: some may have been forked since preflight.
         self._target = _found_again(self._target)
         self._outside = outside_map(self._target.root.pid)
+        self._copy.begin(hidden, self._target, self._outside)
+
+    def _take(self) -> None:
+        """Take from the target what only one that stands still can give."""
         if self._prepared.needs.options.link_remap:
             self._links = save_links(self._target, self._draft.images)
-        self._copy.take(hidden, self._target, self._outside)
+        self._copy.take()
         if not self._options.leave_running:
             self._publish()
 
@@ -201,6 +205,7 @@ class Checkpoint:
     def _roll_back(self, error: BaseException) -> None:
         """Make the target run again; what cannot be put right stays in the journal."""
         backend = self._prepared.backend
+        self._copy.call_off()
         try:
             roll_back(error, backend, self._pids, self._phases, self._journal)
         finally:

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple
 
 from gpusnap.criu import GUARD_NAME, Range, Session, find_criu, guarded, inventory_plugins
 from gpusnap.datapath import Span
@@ -13,18 +13,34 @@ from gpusnap.journal import Journal
 from gpusnap.nested import entrance, outside_map
 from gpusnap.phases import Phases
 from gpusnap.plan import Prepared
-from gpusnap.regions import RegionsMovedError, device_spans, host_spans
+from gpusnap.regions import (
+    MINIMUM_HOST,
+    STEADY_HOST,
+    RegionsMovedError,
+    device_spans,
+    host_spans,
+)
 from gpusnap.repository import Draft
 from gpusnap.repository.storage import storage
 from gpusnap.target import find_target, is_zombie, read_status
 from gpusnap.thp import huge_pages
 from gpusnap.types import CriuOptions, DeviceImage
 
-Standing: TypeAlias = Callable[[Sequence[Span]], None]
-"""Called with the hidden memory once the images are complete and no process runs.
 
-What it raises has CRIU let the processes go on, even where they were to end.
-"""
+class Moments(NamedTuple):
+    """What is called at moments of a dump; no process runs then.
+
+    What it raises has CRIU let the processes go on, even where they were to end.
+
+    Attributes:
+        standing: With the hidden memory, once all processes stand still: CRIU is about to save
+            them, and neither it nor they touch that memory.
+        saved: Once the images are complete.
+    """
+
+    standing: Callable[[Sequence[Span]], None]
+    saved: Callable[[], None]
+
 
 _LOOKS = 5
 """How often in a row, about a second apart, a process is seen dead until CRIU is given up: one that
@@ -48,36 +64,39 @@ class DumpSession:
         self._draft = draft
         self._phases = phases
         self._emit = emit
-        self._stood = False
+        self._standing = self._saved = False
         self._looks = 0
         self._dumping = contextlib.ExitStack()
 
-    def run(self, image: DeviceImage | None, journal: Journal, standing: Standing) -> None:
+    def run(self, image: DeviceImage | None, journal: Journal, moments: Moments) -> None:
         """Dump the target; it runs on, or is gone, as its options say.
 
         Args:
             image: What the devices left in host memory.
             journal: Gets CRIU's process.
-            standing: Takes the hidden memory.
+            moments: What is to be done meanwhile.
 
         Raises:
             GpusnapError: CRIU failed or left out a stage, its images lack something, or
-                ``standing`` raised.
+                one of ``moments`` raised.
         """
         if not self._prepared.guarded:
-            self._dump((), journal, standing)
+            self._dump((), journal, moments)
             return
         device = device_spans(image)
-        # The tree is read again: it may have forked since preflight.
-        tree = find_target(self._root)
-        try:
-            self._dump((*device, *host_spans(tree, device)), journal, standing)
-        except RegionsMovedError:
-            # The program maps and unmaps a lot; the device's memory it never touches.
-            self._draft.start_over()
-            self._dump(device, journal, standing)
+        # A program may map and unmap a lot; the device's memory it never touches.
+        for minimum in (MINIMUM_HOST, STEADY_HOST):
+            # The tree is read again: it may have forked since.
+            host = host_spans(find_target(self._root), device, minimum)
+            try:
+                self._dump((*device, *host), journal, moments)
+            except RegionsMovedError:
+                self._draft.start_over()
+            else:
+                return
+        self._dump(device, journal, moments)
 
-    def _dump(self, spans: Sequence[Span], journal: Journal, standing: Standing) -> None:
+    def _dump(self, spans: Sequence[Span], journal: Journal, moments: Moments) -> None:
         hidden, options = self._hide(spans)
         request = self._prepared.request(self._draft.images, self._draft.work, options)
         with (
@@ -89,9 +108,9 @@ class DumpSession:
             if self._prepared.driven is None:
                 self._phases.freeze(self._prepared.target.pids)
             with self._huge_pages():
-                notified = partial(self._notified, hidden=hidden, standing=standing)
+                notified = partial(self._notified, hidden=hidden, moments=moments)
                 session.dump(request, notified, self._watch)
-        if not self._stood:
+        if not self._saved:
             msg = "CRIU said that it is done, but not that the processes stand still"
             raise CriuError(msg, cure="Use another CRIU; see gpusnap setup-criu")
         journal.update(criu=None)
@@ -114,14 +133,18 @@ class DumpSession:
         return huge_pages(self._emit, wanted=prepared.options.thp and by_plugin)
 
     def _notified(
-        self, script: str, _pid: int | None, *, hidden: Sequence[Span], standing: Standing
+        self, script: str, _pid: int | None, *, hidden: Sequence[Span], moments: Moments
     ) -> bool:
         self._emit(CriuNotified(script=script))
+        # All stand still when CRIU asks for files; one that does not ask has them so in the end
+        if script in {"query-ext-files", "post-dump"} and not self._standing:
+            moments.standing(hidden)
+            self._standing = True
         if script == "post-dump":
             self._dumping.close()
             self._check_images(guarded=bool(hidden))
-            standing(hidden)
-            self._stood = True
+            moments.saved()
+            self._saved = True
         return True
 
     def _watch(self) -> None:
@@ -129,7 +152,7 @@ class DumpSession:
 
         The kernel does not tell it of the first thread's end before it has reaped the others.
         """
-        if self._stood and not self._prepared.options.leave_running:
+        if self._saved and not self._prepared.options.leave_running:
             return  # CRIU ends them all
         dead = [pid for pid in self._prepared.target.pids if _is_held_dead(pid)]
         self._looks = self._looks + 1 if dead else 0

@@ -1,10 +1,11 @@
 """What of a target goes past CRIU on its way into packs: copied, later compressed and written."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from gpusnap.bulk_images import find_bulk_images, remove
 from gpusnap.criu import seal
-from gpusnap.datapath import ImageFile, Pack, Parent, Saver, Span, try_disk
+from gpusnap.datapath import Disk, ImageFile, Pack, Parent, Reserve, Saver, Span, try_disk
 from gpusnap.events import Phase
 from gpusnap.phases import Phases
 from gpusnap.pids import SAME, PidMap
@@ -33,17 +34,29 @@ class MemoryCopy:
         self._parent = parent
         self._phases = phases
         self._outside: PidMap = SAME
+        self._spans: Sequence[Span] = ()
         self._bulk: tuple[ImageFile, ...] = ()
         self._saver: Saver | None = None
-        # Tried now, while the target runs.
-        measured = prepared.guarded or prepared.packed
-        self._disk = try_disk(draft.work, prepared.estimate_bytes()) if measured else None
+        self._disk: Disk | None = None
+        self._reserve: Reserve | None = None
+        if prepared.guarded or prepared.packed:
+            size = prepared.estimate_bytes()
+            # Tried now, while the target runs.
+            self._disk = disk = try_disk(draft.work, size)
+            options = prepared.options
+            if disk.in_memory and options.saving.whole and not options.leave_running:
+                threads, free = options.saving.threads, draft.free_bytes()
+                self._reserve = Reserve(draft.work, threads, size, free)
 
-    def take(self, hidden: Sequence[Span], target: Target, outside: PidMap) -> None:
-        """Take all that is needed of a target that stands still; it need not wait for the disk.
+    def reserving(self) -> AbstractContextManager[None]:
+        """Find room for the memory while the block runs, if others would have to wait for it."""
+        return nullcontext() if self._reserve is None else self._reserve.growing()
+
+    def begin(self, hidden: Sequence[Span], target: Target, outside: PidMap) -> None:
+        """Begin to copy out of a target that stands still, if that can be while CRIU saves it.
 
         Args:
-            hidden: What CRIU did not save.
+            hidden: What CRIU does not save.
             target: The tree as it is now.
             outside: From the PIDs of the tree's namespace to those here.
 
@@ -52,17 +65,34 @@ class MemoryCopy:
             GpusnapError: It cannot be copied.
         """
         self._outside = outside
-        if self._prepared.packed:
-            self._bulk = find_bulk_images(self._prepared.backend, self._draft.images)
-        spans = settle(hidden, target)
-        if spans:
-            options = self._prepared.options
-            box = options.mailbox
-            owner = outside.translate(box.pid) if box else target.root.pid
-            self._save(Phase.COPY, put_first(spans, owner, options.first))
-        elif hidden:
+        spans, quiet = settle(hidden, target)
+        if hidden and not spans:
             # The images name the guard, which only a restore that fills memory brings along
             raise RegionsMovedError("All memory hidden from CRIU is gone", cure="Try again")
+        options = self._prepared.options
+        box = options.mailbox
+        owner = outside.translate(box.pid) if box else target.root.pid
+        self._spans = put_first(spans, owner, options.first)
+        if self._spans and quiet and not self._prepared.packed:
+            self._start()
+
+    def take(self) -> None:
+        """Take all that is still needed of the target; it need not wait for the disk.
+
+        Raises:
+            GpusnapError: It cannot be copied.
+        """
+        if self._prepared.packed:
+            self._bulk = find_bulk_images(self._prepared.backend, self._draft.images)
+        if self._spans and self._saver is None:
+            self._start()
+        if self._spans or self._bulk:
+            with storage("write to", self._draft.images):
+                seal(self._draft.images)
+        if self._saver is not None:
+            if not (self._bulk or self._prepared.options.leave_running):
+                self._draft.sum_early()
+            self._await_copy(Phase.COPY, self._saver)
 
     def write(self) -> None:
         """Write what was taken, and the images with device memory, which are gone then.
@@ -72,7 +102,7 @@ class MemoryCopy:
             GpusnapError: The disk refused.
         """
         if self._bulk and self._saver is None:
-            self._save(Phase.PACK)
+            self._await_copy(Phase.PACK, self._start())
         if self._saver is None:
             return
         # Where the target ends nothing else is left of what the parent is relied on for.
@@ -81,22 +111,40 @@ class MemoryCopy:
             self.memory = self._saver.finish(progress, check_parent=check)
         self.packs = self._saver.packs
         self._saver = None
+        self._drop_reserve()
         remove(self._bulk)
+
+    def call_off(self) -> None:
+        """Have the copying end soon."""
+        if self._saver is not None:
+            self._saver.call_off()
 
     def abort(self) -> None:
         """Write no more, and wait until nothing is being written."""
         if self._saver is not None:
             self._saver.abort()
+        self._drop_reserve()
 
-    def _save(self, phase: Phase, spans: Sequence[Span] = ()) -> None:
-        with storage("write to", self._draft.images):
-            seal(self._draft.images)
+    def _drop_reserve(self) -> None:
+        if self._reserve is not None:
+            self._reserve.drop()
+
+    def _start(self) -> Saver:
         inside = self._outside.inverse.translate
         options = self._prepared.options
         runs_on = options.leave_running
-        self._saver = Saver(
-            self._draft.regions, options.saving, self._parent, inside, self._disk, runs_on=runs_on
+        self._saver = saver = Saver(
+            self._draft.regions,
+            options.saving,
+            self._parent,
+            inside,
+            self._disk,
+            runs_on=runs_on,
+            reserve=self._reserve,
         )
-        total = sum(span.length for span in spans) + sum(sum(file.parts) for file in self._bulk)
-        with self._phases.step(phase, total) as progress:
-            self._saver.copy(spans, progress, self._bulk)
+        saver.start(self._spans, self._bulk)
+        return saver
+
+    def _await_copy(self, phase: Phase, saver: Saver) -> None:
+        with self._phases.step(phase, saver.total) as progress:
+            saver.wait_copied(progress)

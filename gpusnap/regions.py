@@ -1,9 +1,11 @@
 """Which memory gpusnap saves itself, past CRIU: device memory and large host memory."""
 
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
+from typing import NamedTuple
 
 import msgspec
 
@@ -13,8 +15,11 @@ from gpusnap.native import MemoryFault, shared_runs
 from gpusnap.target import Mapping, parts_outside, read_maps
 from gpusnap.types import DeviceImage, Target
 
-MINIMUM_HOST = 16 << 20
+MINIMUM_HOST = 1 << 20
 """Bytes from which a mapping of host memory is worth the way past CRIU."""
+
+STEADY_HOST = 16 << 20
+"""Bytes from which programs seldom give a mapping back."""
 
 _DEVICE_FIRST = 1
 _NAMED_FIRST = 2
@@ -41,14 +46,21 @@ def device_spans(image: DeviceImage | None) -> tuple[Span, ...]:
     )
 
 
-def host_spans(target: Target, taken: Sequence[Span]) -> tuple[Span, ...]:
+def host_spans(
+    target: Target, taken: Sequence[Span], minimum: int = MINIMUM_HOST
+) -> tuple[Span, ...]:
     """Large private anonymous memory of a program, as far as it is not taken already.
 
     In a tree of several processes without the pages that are shared: what a forked child and its
     parent still have in common is copied on write, and CRIU restores that; filled one by one it
     would take twice the room.
+
+    Args:
+        target: The tree.
+        taken: What is saved anyway.
+        minimum: Bytes of the smallest piece.
     """
-    large = [span for pid in target.pids for span in _large(pid)]
+    large = [span for pid in target.pids for span in _large(pid, minimum)]
     shared = _shared(large) if len(target.processes) > 1 else [[] for _ in large]
     return tuple(
         Span(pid=span.pid, start=start, length=end - start, kind=Kind.HOST)
@@ -56,14 +68,21 @@ def host_spans(target: Target, taken: Sequence[Span]) -> tuple[Span, ...]:
         for start, end in parts_outside(
             span.start, span.end, sorted([*ranges, *_ranges(taken, span.pid)])
         )
-        if end - start >= MINIMUM_HOST
+        if end - start >= minimum
     )
 
 
-def _large(pid: int) -> Iterator[Span]:
+def _large(pid: int, minimum: int) -> Iterator[Span]:
     for mapping in _maps(pid):
-        if mapping.private_anonymous and not mapping.path and mapping.length >= MINIMUM_HOST:
+        named = mapping.path and not mapping.heap
+        # CRIU writes into what may be run, so that is left to it
+        suits = _is_private(mapping) and not named and not mapping.executable
+        if suits and mapping.length >= minimum:
             yield Span(pid=pid, start=mapping.start, length=mapping.length, kind=Kind.HOST)
+
+
+def _is_private(mapping: Mapping) -> bool:
+    return mapping.private_anonymous or mapping.heap
 
 
 def _maps(pid: int) -> tuple[Mapping, ...]:
@@ -105,7 +124,20 @@ def _shared_ranges(span: Span) -> list[tuple[int, int]]:
         return [(span.start, span.end)]
 
 
-def settle(spans: Sequence[Span], target: Target) -> tuple[Span, ...]:
+class Settled(NamedTuple):
+    """Memory of processes that stand still.
+
+    Attributes:
+        spans: What of the chosen memory there is.
+        quiet: Whether it stays as it is while CRIU saves the processes. Into memory that may be run
+            CRIU puts instructions of its own for an instant.
+    """
+
+    spans: tuple[Span, ...]
+    quiet: bool
+
+
+def settle(spans: Sequence[Span], target: Target) -> Settled:
     """What of the chosen memory there is now that the processes stand still.
 
     Args:
@@ -118,10 +150,11 @@ def settle(spans: Sequence[Span], target: Target) -> tuple[Span, ...]:
             Or a process forked meanwhile has some of the program's memory in common with it.
     """
     maps = {pid: _maps(pid) for pid in {span.pid for span in spans}}
-    present = tuple(part for span in spans for part in _present(span, maps[span.pid]))
+    found = [part for span in spans for part in _present(span, maps[span.pid])]
+    present = tuple(span for span, _ in found)
     if len(target.processes) > 1:
         _refuse_shared([span for span in present if span.kind is Kind.HOST])
-    return present
+    return Settled(present, not any(mapping.executable for _, mapping in found))
 
 
 def _refuse_shared(spans: Sequence[Span]) -> None:
@@ -131,22 +164,19 @@ def _refuse_shared(spans: Sequence[Span]) -> None:
             raise RegionsMovedError(msg, cure="Try again")
 
 
-def _present(span: Span, maps: Sequence[Mapping]) -> Iterator[Span]:
-    for mapping in maps:
+def _present(span: Span, maps: Sequence[Mapping]) -> Iterator[tuple[Span, Mapping]]:
+    # By address: a program may have thousands of mappings, and it stands still meanwhile
+    first = bisect_right(maps, span.start, key=lambda mapping: mapping.end)
+    for mapping in maps[first:]:
+        if mapping.start >= span.end:
+            return
         start = max(span.start, mapping.start)
-        end = min(span.start + span.length, mapping.end)
-        if start >= end:
-            continue
-        if not mapping.private_anonymous:
+        end = min(span.end, mapping.end)
+        if not _is_private(mapping):
             msg = f"Process {span.pid} mapped {mapping.path or 'shared memory'} at {start:#x}"
             raise RegionsMovedError(msg, cure="Try again")
-        yield Span(
-            pid=span.pid,
-            start=start,
-            length=end - start,
-            kind=span.kind,
-            priority=span.priority,
-        )
+        part = msgspec.structs.replace(span, start=start, length=end - start)
+        yield part, mapping
 
 
 def put_first(spans: Sequence[Span], pid: int, ranges: Sequence[tuple[int, int]]) -> list[Span]:

@@ -40,6 +40,16 @@ class Mapping(msgspec.Struct, frozen=True):
         """True for memory that belongs to the process alone and to no file."""
         return self.permissions.endswith("p") and self.inode == 0 and not self.path.startswith("[")
 
+    @property
+    def executable(self) -> bool:
+        """True for memory whose bytes may be run."""
+        return "x" in self.permissions
+
+    @property
+    def heap(self) -> bool:
+        """True for what brk(2) gave."""
+        return self.path == "[heap]"
+
 
 def _read_stat(pid: int) -> list[str]:
     try:

@@ -8,9 +8,14 @@ import sys
 from types import TracebackType
 from typing import Self
 
-PROGRAM = """
+PROGRAM = '''
 import json, os, signal, sys
 from tests.native.mapping import PAGE, Mapping
+
+def fill(mapping, first=0):
+    """Page by page: what is as large as all of it would leave a large heap behind."""
+    for page in range(first, mapping.pages):
+        mapping.write(page * PAGE, bytes([1]) * PAGE)
 
 def fork(action=lambda: None):
     ready, done = os.pipe()
@@ -27,7 +32,7 @@ for line in sys.stdin:
     result = None
     exec(line, globals())
     print(json.dumps(result), flush=True)
-"""
+'''
 
 
 class Forks:

@@ -8,6 +8,7 @@ from gpusnap.datapath.filler import Filler
 from gpusnap.datapath.identities import Parent
 from gpusnap.datapath.images import ImageFile
 from gpusnap.datapath.records import CHUNK, Pack, pack_name
+from gpusnap.datapath.reserve import Reserve
 from gpusnap.datapath.saved import Saved
 from gpusnap.datapath.saver import Saver, Saving
 from gpusnap.datapath.spans import Kind, Span
@@ -24,6 +25,7 @@ __all__ = [
     "MemoryChange",
     "Pack",
     "Parent",
+    "Reserve",
     "Saved",
     "Saver",
     "Saving",

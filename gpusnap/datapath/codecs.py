@@ -73,9 +73,16 @@ class Choice(NamedTuple):
 
 
 class Encoder:
-    """Encodes chunks; for one thread, because it keeps its contexts and buffers."""
+    """Encodes chunks; for one thread, because it keeps its contexts and buffers.
+
+    Attributes:
+        seconds: What encoding chunks took so far.
+        length: Bytes of them.
+    """
 
     def __init__(self, compression: Compression) -> None:
+        self.seconds = 0.0
+        self.length = 0
         self._compression = compression
         self._level1 = zstd.ZstdCompressor(options=_FAST)
         self._entropy = zstd.ZstdCompressor(options=_ENTROPY)
@@ -96,7 +103,12 @@ class Encoder:
 
     def encode(self, codec: Codec, data: memoryview) -> Encoded:
         """Encode a chunk, raw where the codec would save no page."""
+        if codec is Codec.RAW:
+            return Encoded(codec, data)
+        begin = time.perf_counter()
         encoded = self._encode[codec](data)
+        self.seconds += time.perf_counter() - begin
+        self.length += len(data)
         if whole_pages(len(encoded)) >= len(data):
             return Encoded(Codec.RAW, data)
         return Encoded(codec, encoded)

@@ -98,7 +98,7 @@ class Crew:
             self._raise_failure()
             progress(done(), total)
         except BaseException:
-            self._call_off()
+            self.call_off()
             raise
 
     def run(
@@ -144,10 +144,11 @@ class Crew:
 
     def stop(self) -> None:
         """Call the work off and wait for the threads to notice."""
-        self._call_off()
+        self.call_off()
         self.join()
 
-    def _call_off(self) -> None:
+    def call_off(self) -> None:
+        """Call the work off; the threads notice soon."""
         with self.changed:
             self._stopped = True
             self.changed.notify_all()

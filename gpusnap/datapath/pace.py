@@ -6,7 +6,10 @@ _WORTH = 1.25
 _GAIN = 0.95
 """Encoding has to shorten the writing to this, or bytes are stored as they are."""
 _DOUBT = 1.25
-"""A sample is encoded in less time a byte than all memory is, by all threads at once."""
+"""A sample is encoded in less time a byte than all memory is, by all threads at once.
+
+By so much, until that was measured.
+"""
 _SELDOM = 8
 """Of so many buffers in a row at least one is tried, however long nothing paid."""
 
@@ -54,6 +57,7 @@ class Pace:
         self.used = Rate()
         self.write = Rate()
         self.straight = Rate()
+        self._doubt = _DOUBT
         self._every = 1
         self._left_out = 0
 
@@ -88,8 +92,15 @@ class Pace:
         """
         write = self._write_cost()
         raw = max(self._disk, write / self._workers)
-        encoded = max(self._disk * ratio, _DOUBT * (cost + ratio * write) / self._workers)
+        # What is encoded sooner than its sample was saves no more of the writing
+        worked = max(1.0, self._doubt) * cost + _DOUBT * ratio * write
+        encoded = max(self._disk * ratio, worked / self._workers)
         return encoded < _GAIN * raw
+
+    def encoded(self, seconds: float, length: int, cost: float) -> None:
+        """Add a measurement of bytes that were encoded, of which a sample cost so much a byte."""
+        if length and cost:
+            self._doubt += _WEIGHT * (seconds / (cost * length) - self._doubt)
 
     def _write_cost(self) -> float:
         """To write a byte as it is.
@@ -106,7 +117,7 @@ class Pace:
         Always while the threads have time, since the disk takes longer than they do. Else the
         less often, the more tries in a row found nothing that pays.
         """
-        if self._disk * self._workers >= self._write_cost():
+        if self._disk * self._workers > self._write_cost():
             return True
         self._left_out += 1
         if self._left_out < self._every:

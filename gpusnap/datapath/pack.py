@@ -4,8 +4,9 @@ import os
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from gpusnap.datapath import records
 from gpusnap.datapath.codecs import Encoded
@@ -50,8 +51,22 @@ class Use:
         self.stored += stored
 
 
-def _never() -> bool:
-    return False
+class Ways(NamedTuple):
+    """How a pack gets to the disk.
+
+    Attributes:
+        direct: Asked before each write whether it is to go past the page cache.
+        at_once: Asked after each write whether the disk is to work on it now, rather than when
+            much waits for it, or all of it is to be durable.
+        make: Makes the file and opens it; there may be room in it already.
+    """
+
+    direct: Callable[[], bool] = lambda: False
+    at_once: Callable[[], bool] = lambda: False
+    make: Callable[[Path], int] = create
+
+
+_PLAIN = Ways()
 
 
 class PackWriter:
@@ -62,20 +77,18 @@ class PackWriter:
         uses: What each codec made of the memory.
     """
 
-    def __init__(
-        self, folder: Path, numbers: Iterator[int], direct: Callable[[], bool] = _never
-    ) -> None:
+    def __init__(self, folder: Path, numbers: Iterator[int], ways: Ways = _PLAIN) -> None:
         """Write into a folder.
 
         Args:
             folder: For packs.
             numbers: Gives every writer of the folder another number, without gaps.
-            direct: Asked before each write whether it is to go past the page cache.
+            ways: How the file is made and written.
         """
         self.number = -1
         self.uses: defaultdict[int, Use] = defaultdict(Use)
         self._numbers = numbers
-        self._direct = direct
+        self._direct, self._at_once, self._make = ways
         self._staging: Staging | None = None
         self._path = folder
         self._id = records.new_pack_id()
@@ -140,6 +153,7 @@ class PackWriter:
         """Take in chunks that were written to the last outlet."""
         if written.position != self._position or self._parts:
             raise RuntimeError("chunks were written elsewhere")
+        self._begin_writeback(written.length)
         offset = written.offset
         for length, crc in zip(written.lengths, written.crcs, strict=True):
             self._records += Chunk(self._position, length, length, Codec.RAW, crc, crc).encode()
@@ -163,7 +177,7 @@ class PackWriter:
         self.number = next(self._numbers)
         self._path /= records.pack_name(self.number)
         with storage("write", self._path):
-            self._descriptor = create(self._path)
+            self._descriptor = self._make(self._path)
         self._add(records.encode_header(self._id))
 
     def _add(self, part: memoryview | bytes) -> None:
@@ -180,13 +194,22 @@ class PackWriter:
                 self._staging = Staging(_STAGED)
             parts = self._staging.align(self._parts) if self._staging else self._parts
             write_all(self._descriptor, parts, self._position)
+        self._begin_writeback(self._waiting)
         self._position += self._waiting
         self._parts.clear()
         self._waiting = 0
 
+    def _begin_writeback(self, length: int) -> None:
+        """Have the disk work on what was just written into the page cache."""
+        if self._descriptor is None or self._staging is not None or not self._at_once():
+            return
+        # Pages that are not on the disk yet stay in the cache; a file system that cannot does not
+        with suppress(OSError):
+            os.posix_fadvise(self._descriptor, self._position, length, os.POSIX_FADV_DONTNEED)
+
     def _end_direct(self, descriptor: int) -> None:
         """Go through the page cache from now on: a footer is not made of whole pages."""
-        self._direct = _never
+        self._direct = _PLAIN.direct
         if self._staging is not None:
             self._staging = None
             with storage("write", self._path):
@@ -203,6 +226,7 @@ class PackWriter:
         self._add(footer)
         self.flush()
         with storage("write", self._path):
+            os.ftruncate(self._descriptor, self._position)
             os.fsync(self._descriptor)
         self.close()
         return Pack(self._id, self._position, seal_of(footer), table)

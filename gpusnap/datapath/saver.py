@@ -19,8 +19,9 @@ from gpusnap.datapath.identities import Identities, Parent, Stored
 from gpusnap.datapath.images import ImageFile, MixedSource, image_spans
 from gpusnap.datapath.joining import join
 from gpusnap.datapath.pace import Pace
-from gpusnap.datapath.pack import PackWriter, Use
+from gpusnap.datapath.pack import PackWriter, Use, Ways
 from gpusnap.datapath.records import CHUNK, Index, Pack, Place
+from gpusnap.datapath.reserve import Reserve
 from gpusnap.datapath.source import Data, Windows
 from gpusnap.datapath.spans import Image, Span, span_fault
 from gpusnap.datapath.store import Store
@@ -30,6 +31,7 @@ from gpusnap.errors import GpusnapError, UsageError
 from gpusnap.hookspecs import Progress
 from gpusnap.types import SavedMemory
 
+_RAW_IN_MEMORY = {Compression.AUTO, Compression.NONE}
 _SCATTERED = "Have CRIU save it: give --no-regions, and leave --incremental out"
 
 
@@ -57,9 +59,22 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
         if self.budget is not None and self.budget < 1:
             raise UsageError(f"{self.budget} bytes cannot hold anything")
 
+    @property
+    def threads(self) -> int:
+        """How many threads work."""
+        return self.workers or len(os.sched_getaffinity(0))
+
+    @property
+    def whole(self) -> bool:
+        """Whether packs become about as long as the memory is: in memory nothing else pays."""
+        return self.compression in _RAW_IN_MEMORY and not self.incremental
+
 
 class Saver:
     """Saves memory into a folder: :meth:`copy` while the target stands still, then :meth:`finish`.
+
+    A caller that has something else to do meanwhile calls :meth:`start` and :meth:`wait_copied`
+    instead of :meth:`copy`.
 
     Whatever fails, the work is called off and the folder worth nothing. The error does not wait
     for the threads, since the target may: :meth:`abort` does. An error of one method is raised by
@@ -67,6 +82,7 @@ class Saver:
 
     Attributes:
         packs: All packs of the folder by their numbers, once :meth:`finish` has returned.
+        total: Bytes to copy, holes and zeros included.
     """
 
     def __init__(  # noqa: PLR0913 - most by name
@@ -78,6 +94,7 @@ class Saver:
         disk: Disk | None = None,
         *,
         runs_on: bool = True,
+        reserve: Reserve | None = None,
     ) -> None:
         """Make the folder.
 
@@ -89,6 +106,7 @@ class Saver:
             disk: What :func:`try_disk` says of the folder's disk; None to try it here.
             runs_on: Whether the target runs on once its memory is copied. Else nothing is gained
                 by a copy that is ready early, and it is written as it is made.
+            reserve: Room for packs that was found before.
 
         Raises:
             GpusnapError: It cannot be made.
@@ -98,11 +116,12 @@ class Saver:
         with storage("make", folder):
             make_folder(folder)
         self.packs: tuple[Pack, ...] = ()
+        self.total = 0
         self._compression = saving.compression
         self._parent = parent if saving.incremental else None
         known = self._parent.known if self._parent else {}
         self._identities = Identities(known) if saving.incremental else None
-        self._workers = saving.workers or len(os.sched_getaffinity(0))
+        self._workers = saving.threads
         self._crew = Crew()
         buffers = Buffers(saving.budget or default_budget(), self._workers)
         self._window = buffers.size // CHUNK * CHUNK
@@ -117,6 +136,8 @@ class Saver:
         self._read = self._zero = 0
         self._disk = try_disk(folder, 0) if disk is None else disk
         self._runs_on = runs_on
+        make = create if reserve is None else reserve.create
+        self._ways = Ways(self._direct, self._at_once, make)
         self._may_seal = not runs_on
         self._pace = Pace(self._disk.cost, self._workers)
 
@@ -138,19 +159,32 @@ class Saver:
             TargetError: A process ended, or its memory cannot be read.
             GpusnapError: The disk refused.
         """
+        self.start(spans, files)
+        self.wait_copied(progress)
+
+    def start(self, spans: Sequence[Span], files: Sequence[ImageFile] = ()) -> None:
+        """Begin what :meth:`copy` does; the processes stand still, and the files are complete.
+
+        Raises:
+            UsageError: The spans or files cannot be.
+            GpusnapError: There can be no more threads.
+        """
         if self._windows is not None:
-            raise RuntimeError("copy() was called before")
+            raise RuntimeError("start() was called before")
         self._images = tuple(file.image for file in files)
         spans = (*spans, *image_spans(files))
         if fault := span_fault(spans, self._images):
             raise UsageError(f"Memory cannot be saved: {fault}")
         self._windows = windows = Windows(spans, MixedSource(files), self._window)
+        self.total = sum(span.length for span in spans)
         count = min(self._workers, windows.count)
         self._backlog.begin(count)
         self._crew.start(count, lambda _number: self._work(windows))
-        total = sum(span.length for span in spans)
+
+    def wait_copied(self, progress: Progress) -> None:
+        """Wait until all is copied; arguments and errors are those of :meth:`copy`."""
         backlog = self._backlog
-        self._crew.watch(progress, total, lambda: backlog.passed, lambda: backlog.all_copied)
+        self._crew.watch(progress, self.total, lambda: backlog.passed, lambda: backlog.all_copied)
 
     def finish(self, progress: Progress, *, check_parent: bool = False) -> SavedMemory:
         """Wait for what is still being written, make it durable, write the index.
@@ -168,7 +202,7 @@ class Saver:
             GpusnapError: The disk refused, or the memory is too scattered for an index.
         """
         if self._windows is None:
-            raise RuntimeError("copy() comes first")
+            raise RuntimeError("start() comes first")
         backlog, crew = self._backlog, self._crew
         with crew.changed:
             self._may_seal = True
@@ -200,6 +234,10 @@ class Saver:
             identities=identities,
             images=images,
         )
+
+    def call_off(self) -> None:
+        """Have the threads stop, and do not wait for them."""
+        self._crew.call_off()
 
     def abort(self) -> None:
         """Stop, and wait for the threads; may be called at any time, also more than once."""
@@ -237,6 +275,10 @@ class Saver:
         """Whether to write past the page cache: not while that lets a target run on sooner."""
         return self._disk.direct and (not self._runs_on or self._backlog.all_copied)
 
+    def _at_once(self) -> bool:
+        """Whether to have the disk work on what is written: a busy one holds others up."""
+        return self._may_seal and not self._disk.in_memory
+
     def _await_finish(self) -> None:
         """Make nothing durable while a target that is to run on may still stand still.
 
@@ -248,7 +290,7 @@ class Saver:
                 self._crew.wait()
 
     def _work(self, windows: Windows) -> None:
-        with closing(PackWriter(self._folder, self._numbers, self._direct)) as writer:
+        with closing(PackWriter(self._folder, self._numbers, self._ways)) as writer:
             store = Store(writer, Encoder(self._compression), self._identities)
             worker = Worker(windows, self._backlog, store, self._pace, at_once=not self._runs_on)
             worker.run()

@@ -22,6 +22,9 @@ from gpusnap.native import Outlet
 _LEAST_RUN = CHUNK // 4
 """Bytes of a run from which it is worth a call of its own."""
 
+_HUGE_PAGE = 2 << 20
+"""Bytes: memory of so many lies in one page, whose cache lines do not push each other out."""
+
 _MISSES = 2
 """Chunks in a row that could not go straight: what follows is worth a buffer, for many at once."""
 
@@ -44,7 +47,7 @@ class Worker:
         self._pace = pace
         self._at_once = at_once
         # Each thread has its own, which stays in the cache of its processor
-        self._scratch = memoryview(bytearray(CHUNK))
+        self._scratch = memoryview(Buffer(_HUGE_PAGE).memory)[:CHUNK]
         self._sample = memoryview(bytearray(SAMPLES * SAMPLE))
         self._choice = Choice(Codec.RAW)
         self._chosen_for = 0
@@ -183,7 +186,12 @@ class Worker:
         return choice.codec is not Codec.RAW and self._pace.pays(choice.ratio, choice.cost)
 
     def _write(self, filled: Filled) -> None:
-        self._put(filled.data, memoryview(filled.buffer.memory), self._codec(filled))
+        encoder, codec = self._store.encoder, self._codec(filled)
+        seconds, length = encoder.seconds, encoder.length
+        self._put(filled.data, memoryview(filled.buffer.memory), codec)
+        if codec is filled.choice.codec:
+            seconds, length = encoder.seconds - seconds, encoder.length - length
+            self._pace.encoded(seconds, length, filled.choice.cost)
         self._backlog.wrote(filled)
 
     def _put(self, data: list[Data], view: memoryview, codec: Codec) -> None:

@@ -60,8 +60,8 @@ def _secret(seen: Seen) -> Iterator[Finding]:
 
 def _guard(seen: Seen, criu: Criu) -> Iterator[Finding]:
     """Guard pages where CRIU saves the memory: larger mappings mostly go past it."""
-    small = (each for each in seen.maps if each.length < MINIMUM_HOST)
-    ranges = ((each.start, each.end) for each in small if each.permissions.startswith("r"))
+    left = (each for each in seen.maps if each.length < MINIMUM_HOST or each.executable)
+    ranges = ((each.start, each.end) for each in left if each.permissions.startswith("r"))
     try:
         start = guard_page_among(seen.pid, ranges)
     except MemoryFault:  # ended meanwhile

@@ -38,7 +38,7 @@ from gpusnap.repository.storage import (
     storage,
     write_new,
 )
-from gpusnap.repository.tree import delete, move_new, retire, scan, seal
+from gpusnap.repository.tree import Entry, delete, move_new, retire, scan, seal
 
 _TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 
@@ -65,6 +65,7 @@ class Draft:
         """
         self.name = name
         self._repository = repository
+        self._early: dict[str, FileDigest | OSError] = {}
         self.path = repository / f"{layout.DRAFT_PREFIX}{name}"
         self.contents = self.path / layout.DRAFT_SNAPSHOT
         self.work = self.path / layout.DRAFT_WORK
@@ -89,6 +90,7 @@ class Draft:
 
     def start_over(self) -> None:
         """Empty the draft: what it is to hold is made anew."""
+        self._early = {}
         with storage("write to", self._repository):
             for left in (self.contents, self.work):
                 delete(left)
@@ -142,8 +144,22 @@ class Draft:
         """
         return keep_failure_log(self._repository, self.name, self.work)
 
+    def sum_early(self) -> None:
+        """Take the sums of complete images, which stay as they are, while others write regions.
+
+        Raises:
+            GpusnapError: They cannot be read.
+        """
+        inside = f"{layout.IMAGES}/"
+        with storage("read", self.contents):
+            files = [each for each in self._files() if each.path.startswith(inside)]
+        self._early = digest_files(self.contents, files, lambda _done, _of: None)
+
+    def _files(self) -> list[Entry]:
+        return [entry for entry in scan(self.contents) if not entry.folder]
+
     def digest(self, progress: Progress, packs: Iterable[Pack] = ()) -> tuple[FileDigest, ...]:
-        """Take the sums of all files, while the disk writes them out.
+        """Take the sums of all files while the disk writes them out.
 
         Args:
             progress: Called with bytes done and bytes in all, by one thread at a time.
@@ -157,9 +173,9 @@ class Draft:
         """
         with storage("write out", self.destination), ThreadPoolExecutor(1) as disk:
             sealed = disk.submit(seal, self.contents)
-            known = {digest.path: digest for digest in pack_digests(packs)}
-            files = [entry for entry in scan(self.contents) if not entry.folder]
-            unknown = [entry for entry in files if entry.path not in known]
+            packed = {digest.path: digest for digest in pack_digests(packs)}
+            known = {**self._early, **packed}
+            unknown = [entry for entry in self._files() if entry.path not in known]
             sums = {**digest_files(self.contents, unknown, progress), **known}
             sealed.result()
         return tuple(self._summed(path, sums[path]) for path in sorted(sums))
@@ -194,7 +210,7 @@ class Draft:
 
     def _match(self, manifest: Manifest) -> None:
         with storage("read", self.contents):
-            present = {entry.path: entry.size for entry in scan(self.contents) if not entry.folder}
+            present = {entry.path: entry.size for entry in self._files()}
         listed = {file.path: file.size for file in manifest.files}
         if manifest.name != self.name or present != listed:
             raise GpusnapError(

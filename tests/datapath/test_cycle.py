@@ -140,7 +140,7 @@ def test_nothing_is_made_durable_while_the_target_may_stand_still(
     def fsync(descriptor: int) -> None:
         synced.append(descriptor)
 
-    monkeypatch.setattr(pack, "os", SimpleNamespace(close=os.close, fsync=fsync))
+    monkeypatch.setattr(pack, "os", SimpleNamespace(**{**vars(os), "fsync": fsync}))
     saver = Saver(tmp_path / "regions", Saving(workers=2))
     saver.copy(process.spans(), silent)
     try:

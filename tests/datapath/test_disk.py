@@ -3,8 +3,12 @@
 import errno
 import fcntl
 import os
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +23,7 @@ LARGE = 4 << 30
 DIRECT = Disk(cost=1e-9, direct=True)
 
 Trials = Callable[..., None]
+Begun = defaultdict[str, list[tuple[int, int]]]
 
 
 @pytest.fixture
@@ -102,7 +107,7 @@ def test_nothing_is_left_of_a_trial_that_is_killed(
 
     monkeypatch.setattr("gpusnap.datapath.disk.os.fdatasync", fdatasync)
     try_disk(tmp_path, 0)
-    assert seen == [[]]
+    assert seen == [[], []]
 
 
 def test_where_nothing_can_be_tried_it_costs_nothing(tmp_path: Path) -> None:
@@ -169,6 +174,57 @@ def test_the_page_cache_takes_what_a_target_waits_for(
     check(tmp_path / "regions")
 
 
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> Begun:
+    """Where in each file, and how long, is what the disk was asked to work on."""
+    begun = Begun(list)
+
+    def advise(descriptor: int, position: int, length: int, advice: int) -> None:
+        assert advice == os.POSIX_FADV_DONTNEED
+        begun[os.readlink(f"/proc/self/fd/{descriptor}")].append((position, length))
+        os.posix_fadvise(descriptor, position, length, advice)
+
+    monkeypatch.setattr(pack, "os", SimpleNamespace(**{**vars(os), "posix_fadvise": advise}))
+    return begun
+
+
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.LZ4])
+def test_the_disk_works_from_the_start(
+    process: Process, tmp_path: Path, begun: Begun, compression: Compression
+) -> None:
+    saving = Saving(compression=compression, workers=2)
+    saver = Saver(tmp_path / "regions", saving, disk=Disk(cost=1e-9), runs_on=False)
+    saver.copy(process.spans(), silent)
+    saver.finish(silent)
+    packs = list(tmp_path.glob("regions/*.pack"))
+    assert begun.keys() == {str(path) for path in packs}
+    for path in packs:
+        positions, lengths = zip(*begun[str(path)], strict=True)
+        assert [*positions, path.stat().st_size] == [*accumulate(lengths, initial=0)]
+    check(tmp_path / "regions")
+
+
+def test_nothing_holds_up_what_a_target_waits_for(
+    process: Process, tmp_path: Path, begun: Begun
+) -> None:
+    saving = Saving(compression=Compression.NONE, workers=1, budget=1 << 20)
+    saver = Saver(tmp_path / "regions", saving, disk=Disk(cost=1e-9))
+    saver.copy(process.spans(), silent)
+    while saver._backlog.written < saver._backlog.copied:
+        time.sleep(0.01)
+    assert begun == {}
+    saver.finish(silent)
+    assert begun != {}
+    check(tmp_path / "regions")
+
+
+def test_in_memory_there_is_no_disk_to_work(process: Process, tmp_path: Path, begun: Begun) -> None:
+    saver = Saver(tmp_path / "regions", Saving(workers=2), disk=Disk(), runs_on=False)
+    saver.copy(process.spans(), silent)
+    saver.finish(silent)
+    assert begun == {}
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_where_the_target_ends_no_copy_waits(
     process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
@@ -209,3 +265,11 @@ def test_a_write_that_ends_early(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert (tmp_path / "file").read_bytes() == bytes(PAGE) + b"".join(parts)
     pages = [[length // PAGE for length in each] for each in lengths]
     assert pages == [[1, 2, 0, 1], [2, 1], [1, 1], [1]]
+
+
+def test_a_disk_that_others_use_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trials = iter([(0.0, 0.2), (0.0, 0.01)])
+    monkeypatch.setattr(disk, "_trial", lambda _folder, _length: next(trials))
+    assert try_disk(tmp_path, 0).cost == pytest.approx(0.01 / (8 << 20))

@@ -145,7 +145,7 @@ def test_a_disk_that_fails_when_a_pack_is_closed(
     def full(*_arguments: Any) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(pack, "os", SimpleNamespace(close=close, fsync=os.fsync))
+    monkeypatch.setattr(pack, "os", SimpleNamespace(**{**vars(os), "close": close}))
     if not sealing:
         monkeypatch.setattr(pack, "write_all", full)
     with Process("page", "small") as process:

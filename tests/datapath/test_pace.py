@@ -56,6 +56,27 @@ def test_a_first_write_that_was_held_up_makes_no_codec_worth_it() -> None:
     assert not made.pays(0.6, WRITE)
 
 
+def test_what_encoding_really_takes_counts() -> None:
+    """A sample of one thread tells little of what all take that share a processor's cores."""
+    made = pace(0.6e-9, workers=16)
+    assert made.pays(0.6, 3e-9)
+    for _ in range(10):
+        made.encoded(3 * 3e-9 * 1024, 1024, 3e-9)
+    assert not made.pays(0.6, 3e-9)
+    for _ in range(10):
+        made.encoded(3e-9 * 1024, 1024, 3e-9)
+    assert made.pays(0.6, 3e-9)
+    made.encoded(1.0, 0, 3e-9)  # all of it was stored already
+
+
+def test_encoding_that_is_cheap_has_to_save_something() -> None:
+    made = pace(0.0, workers=16)
+    for _ in range(10):
+        made.encoded(0.1 * 0.1e-9 * 1024, 1024, 0.1e-9)
+    assert not made.pays(0.93, 0.1e-9)
+    assert made.pays(0.4, 0.1e-9)
+
+
 def favour(made: Pace) -> bool:
     return made.favours_writing
 

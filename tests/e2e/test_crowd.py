@@ -83,8 +83,8 @@ def test_a_child_that_ends_before_the_dump(
     (child,) = (members[pid] for pid in members if pid not in {1, ROOT})
     chosen: set[int] = set()
 
-    def choose(target: Target, taken: Sequence[Span]) -> tuple[Span, ...]:
-        spans = host_spans(target, taken)
+    def choose(target: Target, taken: Sequence[Span], minimum: int) -> tuple[Span, ...]:
+        spans = host_spans(target, taken, minimum)
         chosen.update(span.pid for span in spans)
         os.kill(child, signal.SIGKILL)
         await_true(lambda: identity(child) is None, "the child is gone")

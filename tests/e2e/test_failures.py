@@ -102,7 +102,7 @@ def test_a_disk_that_hangs(running: Job, monkeypatch: pytest.MonkeyPatch) -> Non
         computed.append(running.computes())
         abort(saver)
 
-    monkeypatch.setattr(Saver, "copy", fail_to_copy)
+    monkeypatch.setattr(Saver, "wait_copied", fail_to_copy)
     monkeypatch.setattr(Saver, "abort", hang)
     with pytest.raises(GpusnapError, match="The disk does not answer"):
         gpusnap.create_checkpoint(running.pid, "hanging")

@@ -29,7 +29,7 @@ from gpusnap.hookspecs import hookimpl
 from gpusnap.journal import entries, state_directory
 from gpusnap.plugins import Backend, default_plugins
 from gpusnap.recovery import recover
-from gpusnap.regions import MINIMUM_HOST, host_spans
+from gpusnap.regions import STEADY_HOST, host_spans
 from gpusnap.repository import Snapshot
 from gpusnap.restore_images import open_regions
 from gpusnap.restore_session import RestoreSession
@@ -45,7 +45,7 @@ from tests.pids import kill, next_pid
 
 PROGRAM = f"""
 import mmap, pathlib, signal, sys
-memory = mmap.mmap(-1, {2 * MINIMUM_HOST}, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory = mmap.mmap(-1, {2 * STEADY_HOST}, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 memory.madvise(mmap.MADV_DONTDUMP)  # so the kernel merges it with no other mapping
 memory.write(b"x" * len(memory))
 dropped = pathlib.Path(sys.argv[1])
@@ -245,8 +245,8 @@ def test_memory_that_is_gone_when_it_is_to_be_saved(
 ) -> None:
     chosen: list[Span] = []
 
-    def choose(target: Target, taken: Sequence[Span]) -> tuple[Span, ...]:
-        spans = host_spans(target, taken)
+    def choose(target: Target, taken: Sequence[Span], _minimum: int) -> tuple[Span, ...]:
+        spans = host_spans(target, taken, STEADY_HOST)
         chosen.extend(spans)
         os.kill(pid, signal.SIGUSR1)
         await_true(dropped.exists, "it gave its memory back")
@@ -254,7 +254,7 @@ def test_memory_that_is_gone_when_it_is_to_be_saved(
 
     monkeypatch.setattr(dump_session, "host_spans", choose)
     gpusnap.create_checkpoint(pid, "one", leave_running=leave_running)
-    assert [span.length for span in chosen] == [2 * MINIMUM_HOST]
+    assert [span.length for span in chosen] == [2 * STEADY_HOST]
     if leave_running:
         os.kill(pid, signal.SIGKILL)
         await_true(lambda: identity(pid) is None, "it is gone")

@@ -225,7 +225,7 @@ def test_a_terminal(criu: Criu, start: Start) -> None:
 
 def test_guard_pages(criu: Criu, start: Start) -> None:
     program = start(
-        "m = mmap.mmap(-1, 1 << 20, flags=0x22); m[0] = 1\n"
+        "m = mmap.mmap(-1, 1 << 19, flags=0x22); m[0] = 1\n"
         "a = ctypes.addressof(ctypes.c_char.from_buffer(m))\n"
         "if libc.madvise(ctypes.c_void_p(a + 8192), ctypes.c_size_t(8192), 102):\n"
         "    done('no MADV_GUARD_INSTALL'); sys.exit(1)"

@@ -36,7 +36,7 @@ from gpusnap.target import find_target
 from tests.gpu.targets import PATIENCE_S, await_true, query, supervised
 
 PROGRAM = Path(__file__).parent / "programs" / "language_model.py"
-STEPS, ROUNDS = 5, 3
+STEPS = 5
 
 SHOWN = ("saved_of_nonzero", "gb_per_s", "rate_over_raw", "stored")
 
@@ -77,12 +77,16 @@ def save(spans: tuple[Span, ...], compression: Compression, folder: Path) -> Fig
     }
 
 
-def measure(pid: int, folder: Path) -> dict[str, Figures]:
-    """Every codec in turn, so that what else the machine does meets all of them."""
+def measure(pid: int, folder: Path, codecs: list[Compression], count: int) -> dict[str, Figures]:
+    """Every codec in turn, so that what else the machine does meets all of them.
+
+    In each round another one is first: memory that was freed just before is sooner had.
+    """
     spans = host_spans(find_target(pid), ())
     rounds: list[dict[str, Figures]] = []
-    for _ in range(ROUNDS):
-        rounds.append({each.value: save(spans, each, folder / "regions") for each in Compression})
+    for number in range(count):
+        turn = codecs[number % len(codecs) :] + codecs[: number % len(codecs)]
+        rounds.append({each.value: save(spans, each, folder / "regions") for each in turn})
         print({name: f"{each['seconds']:.2f} s" for name, each in rounds[-1].items()}, flush=True)
     table: dict[str, Figures] = {}
     for codec, first in rounds[0].items():
@@ -101,14 +105,15 @@ def measure(pid: int, folder: Path) -> dict[str, Figures]:
 
 
 def measure_training(
-    python: str, dtype: str, size: tuple[int, int], folders: list[Path]
+    dtype: str, asked: argparse.Namespace, folders: list[Path]
 ) -> Iterator[Figures]:
     """Train, take the program off the device or stop it, and measure on every folder's disk.
 
     Yields what was found so far, after every folder.
     """
+    codecs = [Compression(each) for each in asked.codec or Compression]
     with tempfile.TemporaryDirectory(prefix="gpusnap-") as own:
-        process, said = start(python, dtype, size, Path(own))
+        process, said = start(asked.python, dtype, (asked.width, asked.layers), Path(own))
         device = said.split()[1]
         found: Figures = {"device": device}
         try:
@@ -122,7 +127,7 @@ def measure_training(
                 process.send_signal(signal.SIGSTOP)
             for folder in folders:
                 with tempfile.TemporaryDirectory(prefix="gpusnap-", dir=folder) as name:
-                    table = measure(process.pid, Path(name))
+                    table = measure(process.pid, Path(name), codecs, asked.rounds)
                 found[f"on {file_system(folder)}"] = table
                 print(dtype, device, folder, file_system(folder), flush=True)
                 for codec, row in table.items():
@@ -138,19 +143,25 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--folder", type=Path, action="append")
+    parser.add_argument("--codec", choices=[*Compression], action="append")
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=12)
     arguments = parser.parse_args()
-    size = arguments.width, arguments.layers
     keep_freed_memory()  # as the command has it
     found: Figures = {
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "machine": {"cpus": os.cpu_count(), "kernel": platform.release()},
-        "training": {"width": size[0], "layers": size[1], "steps": STEPS, "optimizer": "Adam"},
+        "training": {
+            "width": arguments.width,
+            "layers": arguments.layers,
+            "steps": STEPS,
+            "optimizer": "Adam",
+        },
     }
     for dtype in ("fp32", "bf16"):
         folders = arguments.folder or [Path("/dev/shm")]
-        for each in measure_training(arguments.python, dtype, size, folders):
+        for each in measure_training(dtype, arguments, folders):
             found[dtype] = each
             arguments.output.write_text(json.dumps(found, indent=2) + "\n")
 

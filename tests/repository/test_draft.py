@@ -1,12 +1,17 @@
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpusnap.errors import BusyError, GpusnapError, UsageError
+from gpusnap.hookspecs import Progress
 from gpusnap.repository import NameTakenError, Repository, open_snapshot, verify
+from gpusnap.repository import draft as draft_module
+from gpusnap.repository.digest import digest_files
+from gpusnap.repository.tree import Entry
 from tests.repository.samples import FILES, fill, hidden, manifest, silent, take
 
 
@@ -190,3 +195,31 @@ def test_failure_log_outlives_the_draft(repository: Repository) -> None:
     assert kept.read_text() == "Error (criu/x.c:1): no"
     assert modes(kept.parent) == {(False, 0o600), (True, 0o700)}
     assert (repository.snapshots(), repository.damaged()) == ((), ())
+
+
+def test_sums_taken_early(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the images alone, each read once; what is made anew is summed anew."""
+    read: list[str] = []
+
+    def note(root: Path, entries: Iterable[Entry], progress: Progress) -> dict[str, Any]:
+        found = digest_files(root, entries, progress)
+        read.extend(found)
+        return found
+
+    monkeypatch.setattr(draft_module, "digest_files", note)
+    images = [name for name in FILES if name.startswith("criu/")]
+    with repository.prepare("a") as draft:
+        fill(draft, {"criu/core-7.img": b"of an attempt that came to nothing"})
+        draft.sum_early()
+        draft.start_over()
+        read.clear()
+        fill(draft, FILES)
+        draft.sum_early()
+        assert sorted(read) == images
+        files = draft.digest(silent)
+        assert sorted(read) == sorted(FILES)
+        snapshot = draft.publish(manifest("a", files))
+    assert verify(snapshot, silent).intact
+    with repository.prepare("b") as draft:
+        fill(draft, FILES)
+        assert draft.digest(silent) == files
