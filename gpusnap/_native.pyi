@@ -14,6 +14,9 @@ class _Library(Protocol):
         self, implementation: int, value: int, data: FFI.CData, length: int, /
     ) -> int: ...
     def gpusnap_crc32_combine(self, first: int, second: int, second_length: int, /) -> int: ...
+    def gpusnap_crc32_chain(
+        self, first: int, pieces: FFI.CData, count: int, table: FFI.CData, /
+    ) -> int: ...
     def gpusnap_read_process(
         self,
         implementation: int,
@@ -47,10 +50,13 @@ class _Library(Protocol):
         self,
         implementation: int,
         copy: FFI.CData,
+        runs: FFI.CData,
+        count: int,
         page: int,
         data: FFI.CData,
         room: int,
-        crcs: FFI.CData,
+        stored: FFI.CData,
+        most: int,
         /,
     ) -> int: ...
     def gpusnap_put_extents(

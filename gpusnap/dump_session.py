@@ -81,35 +81,39 @@ class DumpSession:
                 one of ``moments`` raised.
         """
         if not self._prepared.guarded:
-            self._dump((), journal, moments)
+            self._dump(tuple, journal, moments)
             return
         device = device_spans(image)
         # A program may map and unmap a lot; the device's memory it never touches.
         for minimum in (MINIMUM_HOST, STEADY_HOST):
-            # The tree is read again: it may have forked since.
-            host = host_spans(find_target(self._root), device, minimum)
             try:
-                self._dump((*device, *host), journal, moments)
+                self._dump(partial(self._with_host, device, minimum), journal, moments)
             except RegionsMovedError:
                 self._draft.start_over()
             else:
                 return
-        self._dump(device, journal, moments)
+        self._dump(lambda: device, journal, moments)
 
-    def _dump(self, spans: Sequence[Span], journal: Journal, moments: Moments) -> None:
-        hidden, options = self._hide(spans)
-        request = self._prepared.request(self._draft.images, self._draft.work, options)
-        with (
-            entrance(self._root) as way_in,
-            Session(self.criu, journal.criu_started, way_in) as session,
-            self._dumping,
-        ):
+    def _with_host(self, device: Sequence[Span], minimum: int) -> Sequence[Span]:
+        # The tree is read again: it may have forked since
+        return (*device, *host_spans(find_target(self._root), device, minimum))
+
+    def _dump(
+        self, choose: Callable[[], Sequence[Span]], journal: Journal, moments: Moments
+    ) -> None:
+        with self._dumping:
             self._dumping.enter_context(self._phases.step(Phase.DUMP))
-            if self._prepared.driven is None:
-                self._phases.freeze(self._prepared.target.pids)
-            with self._huge_pages():
-                notified = partial(self._notified, hidden=hidden, moments=moments)
-                session.dump(request, notified, self._watch)
+            hidden, options = self._hide(choose())
+            request = self._prepared.request(self._draft.images, self._draft.work, options)
+            with (
+                entrance(self._root) as way_in,
+                Session(self.criu, journal.criu_started, way_in) as session,
+            ):
+                if self._prepared.driven is None:
+                    self._phases.freeze(self._prepared.target.pids)
+                with self._huge_pages():
+                    notified = partial(self._notified, hidden=hidden, moments=moments)
+                    session.dump(request, notified, self._watch)
         if not self._saved:
             msg = "CRIU said that it is done, but not that the processes stand still"
             raise CriuError(msg, cure="Use another CRIU; see gpusnap setup-criu")

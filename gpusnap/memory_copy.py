@@ -90,9 +90,8 @@ class MemoryCopy:
             with storage("write to", self._draft.images):
                 seal(self._draft.images)
         if self._saver is not None:
-            if not (self._bulk or self._prepared.options.leave_running):
-                self._draft.sum_early()
-            self._await_copy(Phase.COPY, self._saver)
+            ends = not self._prepared.options.leave_running
+            self._await_copy(Phase.COPY, self._saver, sum_early=ends and not self._bulk)
 
     def write(self) -> None:
         """Write what was taken, and the images with device memory, which are gone then.
@@ -145,6 +144,8 @@ class MemoryCopy:
         saver.start(self._spans, self._bulk)
         return saver
 
-    def _await_copy(self, phase: Phase, saver: Saver) -> None:
+    def _await_copy(self, phase: Phase, saver: Saver, *, sum_early: bool = False) -> None:
         with self._phases.step(phase, saver.total) as progress:
+            if sum_early:
+                self._draft.sum_early()
             saver.wait_copied(progress)

@@ -25,7 +25,7 @@ from gpusnap.findings import check_known_codes, check_privileges
 from gpusnap.inprocess.answers import check_overrides
 from gpusnap.phases import Phases, operation
 from gpusnap.plugins import Backend, Plugins, default_plugins
-from gpusnap.repository import Snapshot, require_intact, resolve, restore_folder
+from gpusnap.repository import Snapshot, resolve, restore_folder, verify_files
 from gpusnap.repository.storage import storage
 from gpusnap.restore_images import images_for_criu, open_regions
 from gpusnap.restore_options import DEFAULT_TIMEOUT_US, DEFAULTS, RestoreOptions
@@ -145,7 +145,7 @@ def _verify_and_run(
 ) -> RestoredTarget:
     criu = find_criu()  # what is missing is told before all is read
     with phases.step(Phase.VERIFY, snapshot.size) as progress:
-        require_intact(snapshot, progress, memory=snapshot.manifest.memory is None)
+        saved = verify_files(snapshot, progress)
     with phases.step(Phase.COMPARE):
         backend = backend_of(snapshot, options, plugins)
         findings, device_map = _require_fit(snapshot, backend, options)
@@ -157,7 +157,7 @@ def _verify_and_run(
     for finding in findings:
         if finding.severity is Severity.WARNING:
             plugins.emit(Found(finding=finding))
-    filler = open_regions(snapshot, options.workers)
+    filler = open_regions(snapshot, options.workers, saved)
     with (
         restore_folder(snapshot.path.parent, snapshot.name) as work,
         images_for_criu(snapshot, filler, work, sockets.renamed) as images,

@@ -7,15 +7,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from gpusnap.criu import AbstractName, advise_huge_pages, image_pids, rename_sockets, unsealed
-from gpusnap.datapath import Filler, Kind, Span
+from gpusnap.datapath import Filler, Kind, Saved, Span
 from gpusnap.errors import IntegrityError
 from gpusnap.repository import Snapshot
 from gpusnap.repository.storage import storage
 from gpusnap.thp import SWITCH
 
 
-def open_regions(snapshot: Snapshot, workers: int | None = None) -> Filler | None:
+def open_regions(
+    snapshot: Snapshot, workers: int | None = None, saved: Saved | None = None
+) -> Filler | None:
     """What fills the memory that went past CRIU.
+
+    Args:
+        snapshot: What is restored.
+        workers: Threads; None for one a CPU.
+        saved: What its index tells, where that was read already.
 
     Raises:
         IntegrityError: The regions are damaged, or of processes that are not the snapshot's:
@@ -23,7 +30,7 @@ def open_regions(snapshot: Snapshot, workers: int | None = None) -> Filler | Non
     """
     if snapshot.manifest.memory is None:
         return None
-    filler = Filler(snapshot.regions, workers=workers)
+    filler = Filler(snapshot.regions, workers=workers, saved=saved)
     # CRIU makes those of its images; the manifest's were checked for PIDs that are taken
     known = {*snapshot.manifest.target.pids} & {*image_pids(snapshot.images)}
     strangers = {span.pid for span in filler.spans} - known

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusnap.datapath import CHUNK, Kind, Span
-from gpusnap.datapath.source import Wanted, Windows
+from gpusnap.datapath.source import Runs, Wanted, Windows
 from gpusnap.native import Copied, Outlet, Sent
 from gpusnap.regions import put_first
 
@@ -24,8 +24,8 @@ class Everywhere:
     def read(self, _wanted: Sequence[Wanted], _buffer: memoryview) -> list[Copied]:
         return []
 
-    def send(self, _wanted: Wanted, _first: int, _buffer: memoryview, _outlet: Outlet) -> Sent:
-        return Sent([])
+    def send(self, _span: Span, _runs: Runs, _buffer: memoryview, _outlet: Outlet) -> Sent:
+        return Sent()
 
 
 def order(spans: list[Span]) -> list[tuple[int, int]]:

@@ -13,6 +13,16 @@ int gpusnap_crc32_supported(int implementation);
 uint32_t gpusnap_crc32(int implementation, uint32_t value, const uint8_t *data, size_t length);
 uint32_t gpusnap_crc32_combine(uint32_t first, uint32_t second, uint64_t second_length);
 
+struct gpusnap_crc32_table {
+    uint64_t stride;
+    uint64_t crc_at;
+    uint64_t length_at;
+    uint64_t unit;
+};
+
+uint32_t gpusnap_crc32_chain(uint32_t first, const uint8_t *pieces, size_t count,
+                             const struct gpusnap_crc32_table *table);
+
 size_t gpusnap_read_process(int implementation, int32_t pid, uint64_t address, uint8_t *data,
                             size_t length, uint32_t *crc);
 size_t gpusnap_write_process(int32_t pid, uint64_t address, const uint8_t *data, size_t length);
@@ -38,20 +48,26 @@ struct gpusnap_piece {
 size_t gpusnap_read_pieces(int implementation, struct gpusnap_piece *pieces, size_t count,
                            size_t page, uint8_t *data, size_t room);
 
+struct gpusnap_stored {
+    uint64_t offset;
+    uint32_t length;
+    uint32_t crc;
+};
+
 struct gpusnap_straight {
-    uint64_t address;
-    uint64_t length;
-    uint64_t first;
+    uint64_t base;
     uint64_t step;
     uint64_t position;
     int32_t pid;
     int32_t file;
     int32_t error;
-    uint64_t rest;
+    uint64_t done;
 };
 
-size_t gpusnap_copy_straight(int implementation, struct gpusnap_straight *copy, size_t page,
-                             uint8_t *data, size_t room, uint32_t *crcs);
+size_t gpusnap_copy_straight(int implementation, struct gpusnap_straight *copy,
+                             const struct gpusnap_run *runs, size_t count, size_t page,
+                             uint8_t *data, size_t room, struct gpusnap_stored *stored,
+                             size_t most);
 
 struct gpusnap_extent {
     uint64_t position;

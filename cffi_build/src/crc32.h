@@ -25,4 +25,17 @@ uint32_t gpusnap_crc32(int implementation, uint32_t value, const uint8_t *data, 
 /* CRC-32 of two pieces put together, from the CRC-32 of each and the second one's length. */
 uint32_t gpusnap_crc32_combine(uint32_t first, uint32_t second, uint64_t second_length);
 
+/* A table of pieces: for each, `stride` bytes from one to the next, the CRC-32 and the length in
+ * the file, both of 32 bits and little-endian. */
+struct gpusnap_crc32_table {
+    uint64_t stride;
+    uint64_t crc_at;
+    uint64_t length_at;
+    uint64_t unit; /* each piece ends at a multiple of so many bytes, counted from its beginning */
+};
+
+/* What gpusnap_crc32_combine() does, with one piece after the other. */
+uint32_t gpusnap_crc32_chain(uint32_t first, const uint8_t *pieces, size_t count,
+                             const struct gpusnap_crc32_table *table);
+
 #endif

@@ -1,4 +1,6 @@
 /* CRC-32 of data that is not at hand: zero bytes skipped, pieces put together. */
+#include <assert.h>
+
 #include "crc32.h"
 #include "crc32_tables.h"
 #include "crc32_ways.h"
@@ -26,4 +28,22 @@ uint32_t crc32_skip(uint32_t state, uint64_t length)
 uint32_t gpusnap_crc32_combine(uint32_t first, uint32_t second, uint64_t second_length)
 {
     return crc32_skip(first, second_length) ^ second;
+}
+
+static uint32_t word(const uint8_t *data)
+{
+    return (uint32_t)data[0] | (uint32_t)data[1] << 8 | (uint32_t)data[2] << 16 |
+           (uint32_t)data[3] << 24;
+}
+
+uint32_t gpusnap_crc32_chain(uint32_t first, const uint8_t *pieces, size_t count,
+                             const struct gpusnap_crc32_table *table)
+{
+    assert(table != NULL && table->unit > 0 && (pieces != NULL || count == 0));
+    for (; count > 0; count--, pieces += table->stride) {
+        uint64_t length = word(pieces + table->length_at) + table->unit - 1;
+        length -= length % table->unit;
+        first = gpusnap_crc32_combine(first, word(pieces + table->crc_at), length);
+    }
+    return first;
 }

@@ -1,7 +1,6 @@
 """What must hold of an index, whoever wrote it."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from gpusnap.datapath.records import (
     CHUNK,
@@ -10,12 +9,12 @@ from gpusnap.datapath.records import (
     Codec,
     Index,
     Pack,
-    Place,
     footer_spans,
 )
 from gpusnap.datapath.spans import PAGE, span_fault, whole_pages
 
-_CODECS = frozenset(Codec)
+_CODECS = frozenset(int(codec) for codec in Codec)
+_GAP = "the chunks of a pack do not fill it"
 
 
 def index_fault(index: Index, tables: Sequence[Sequence[Chunk]]) -> str | None:
@@ -28,59 +27,50 @@ def index_fault(index: Index, tables: Sequence[Sequence[Chunk]]) -> str | None:
     if fault := span_fault(index.spans, index.images):
         return fault
     for pack, chunks in zip(index.packs, tables, strict=True):
-        faults = map(_chunk_fault, chunks)
-        if fault := next(filter(None, faults), None):
+        if fault := _table_fault(pack, chunks):
             return fault
-        if not _filled(pack, chunks):
-            return "the chunks of a pack do not fill it"
     if len({pack.id for pack in index.packs}) != len(index.packs):
         return "two packs are one"
     return _places_fault(index, tables)
 
 
-def _chunk_fault(chunk: Chunk) -> str | None:
-    if chunk.length % PAGE or not 0 < chunk.length <= CHUNK:
-        return f"the chunk at {chunk.position} is not made of whole pages"
-    if chunk.codec not in _CODECS:
-        return f"no codec has number {chunk.codec}"
-    raw = chunk.codec == Codec.RAW
-    # Raw chunks have no padding, so both of their sums are of the same bytes.
-    fits = chunk.stored == chunk.length and chunk.crc == chunk.stored_crc
-    if (raw and not fits) or (not raw and not 0 < chunk.stored < chunk.length):
-        return f"the chunk at {chunk.position} cannot be stored as it says"
-    return None
+# One loop without a call for each chunk: of these there may be very many, and a program waits
 
 
-def _filled(pack: Pack, chunks: Sequence[Chunk]) -> bool:
-    """Whether nothing but chunks is between header and footer, without gap or overlap."""
+def _table_fault(pack: Pack, chunks: Sequence[Chunk]) -> str | None:
+    """Also whether nothing but chunks is between header and footer, without gap or overlap."""
     position = HEADER
-    for chunk in chunks:
-        if chunk.position != position:
-            return False
-        position += chunk.extent
-    return footer_spans(pack.length - position, len(pack.records)) is not None
+    for at, length, stored, codec, crc, stored_crc, _identity in chunks:
+        if length % PAGE or not 0 < length <= CHUNK:
+            return f"the chunk at {at} is not made of whole pages"
+        if codec not in _CODECS:
+            return f"no codec has number {codec}"
+        # Raw chunks have no padding, so both of their sums are of the same bytes.
+        raw = stored == length and crc == stored_crc
+        if not (0 < stored < length if codec else raw):
+            return f"the chunk at {at} cannot be stored as it says"
+        if at != position:
+            return _GAP
+        position += whole_pages(stored)
+    if footer_spans(pack.length - position, len(pack.records)) is None:
+        return _GAP
+    return None
 
 
 def _places_fault(index: Index, tables: Sequence[Sequence[Chunk]]) -> str | None:
-    end = span = 0
-    for place in index.places:
-        if not _exists(place, index, tables):
-            return f"the memory at {place.offset} of span {place.span} is in no chunk"
-        if place.span != span:
-            end, span = 0, place.span
-        if place.offset < end:
+    ends = [whole_pages(span.length) for span in index.spans]
+    counts = [len(table) for table in tables]
+    reached = last = 0
+    for offset, span, pack, number in index.places:
+        exists = span < len(ends) and pack < len(counts) and number < counts[pack]
+        end = offset + tables[pack][number].length if exists else 0
+        if not exists or offset % PAGE or end > ends[span]:
+            return f"the memory at {offset} of span {span} is in no chunk"
+        if span != last:
+            if span < last:
+                return "its places are not in order"
+            reached, last = 0, span
+        if offset < reached:
             return "two chunks hold the same memory"
-        end = place.offset + tables[place.pack][place.chunk].length
-    if any(after.span < before.span for before, after in pairwise(index.places)):
-        return "its places are not in order"
+        reached = end
     return None
-
-
-def _exists(place: Place, index: Index, tables: Sequence[Sequence[Chunk]]) -> bool:
-    if place.span >= len(index.spans) or place.offset % PAGE or place.pack >= len(tables):
-        return False
-    table = tables[place.pack]
-    if place.chunk >= len(table):
-        return False
-    end = place.offset + table[place.chunk].length
-    return end <= whole_pages(index.spans[place.span].length)

@@ -52,15 +52,21 @@ def try_disk(folder: Path, size: int) -> Disk:
         folder: Where memory is to be saved.
         size: About how many bytes.
     """
-    # Of two: what others have the disk do meanwhile makes it slower for a moment
-    durable = min((_trial(folder, _SAMPLE) or (0.0, 0.0))[1] for _ in range(2))
-    cost = durable / _SAMPLE
-    disk = Disk(cost if cost >= _IN_MEMORY else 0.0)
-    if size < _WORTH or disk.in_memory:
-        return disk
+    cost = _cost(folder)
+    if cost >= _IN_MEMORY:
+        # Once more: what others have the disk do meanwhile makes it slower for a moment
+        cost = min(cost, _cost(folder))
+    if cost < _IN_MEMORY:
+        return Disk()
+    if size < _WORTH:
+        return Disk(cost)
     direct = _trial(folder, _LONG_SAMPLE, os.O_DIRECT)
     cached = _trial(folder, _LONG_SAMPLE)
     return Disk(cost, direct is not None and cached is not None and sum(direct) <= sum(cached))
+
+
+def _cost(folder: Path) -> float:
+    return (_trial(folder, _SAMPLE) or (0.0, 0.0))[1] / _SAMPLE
 
 
 def _trial(folder: Path, length: int, flags: int = 0) -> tuple[float, float] | None:

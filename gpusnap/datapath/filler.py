@@ -58,12 +58,15 @@ def _read_back(pid: int, address: int, data: memoryview) -> None:
 class Filler:
     """Writes what a :class:`~gpusnap.datapath.Saver` left in a folder."""
 
-    def __init__(self, folder: Path, *, workers: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, workers: int | None = None, saved: Saved | None = None
+    ) -> None:
         """Read the index and compare it with the packs' lengths.
 
         Args:
             folder: With packs and index.
             workers: Threads; None for one a CPU.
+            saved: What the index tells, where it was read already.
 
         Raises:
             IntegrityError: Index or packs are damaged or missing.
@@ -71,7 +74,7 @@ class Filler:
             PrivilegeError: They may not be read.
         """
         self._workers = workers or len(os.sched_getaffinity(0))
-        self._saved = Saved(folder)
+        self._saved = Saved(folder) if saved is None else saved
         self._saved.require_packs()
         self._wanted = self._located(of_image=False)
 

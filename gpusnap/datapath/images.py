@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from gpusnap.datapath.files import create, open_regular, read_exactly, storage, write_all
-from gpusnap.datapath.source import ProcessMemory, Source, Wanted
+from gpusnap.datapath.source import ProcessMemory, Runs, Source, Wanted
 from gpusnap.datapath.spans import Image, Kind, Span, whole_pages
 from gpusnap.native import Copied, Outlet, Sent, crc32, nonzero_pages
 
@@ -60,9 +60,9 @@ class ImageSource:
             at += length
         return found
 
-    def send(self, _wanted: Wanted, _first: int, _buffer: memoryview, _outlet: Outlet) -> Sent:
+    def send(self, _span: Span, _runs: Runs, _buffer: memoryview, _outlet: Outlet) -> Sent:
         """None: the copy would have to come from a file."""
-        return Sent([])
+        return Sent()
 
     def _read(self, span: Span, offset: int, buffer: memoryview) -> Copied:
         path = self._files[span.pid].path
@@ -101,9 +101,9 @@ class MixedSource:
             at += length
         return found
 
-    def send(self, wanted: Wanted, first: int, buffer: memoryview, outlet: Outlet) -> Sent:
+    def send(self, span: Span, runs: Runs, buffer: memoryview, outlet: Outlet) -> Sent:
         """What the one of the two does."""
-        return self._of(wanted.span).send(wanted, first, buffer, outlet)
+        return self._of(span).send(span, runs, buffer, outlet)
 
 
 class ImageSink:

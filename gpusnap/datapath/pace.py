@@ -10,7 +10,7 @@ _DOUBT = 1.25
 
 By so much, until that was measured.
 """
-_SELDOM = 8
+_SELDOM = 32
 """Of so many buffers in a row at least one is tried, however long nothing paid."""
 
 

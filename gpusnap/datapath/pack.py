@@ -154,13 +154,10 @@ class PackWriter:
         if written.position != self._position or self._parts:
             raise RuntimeError("chunks were written elsewhere")
         self._begin_writeback(written.length)
-        offset = written.offset
-        for length, crc in zip(written.lengths, written.crcs, strict=True):
-            self._records += Chunk(self._position, length, length, Codec.RAW, crc, crc).encode()
-            self._origins.append(Origin(offset, written.span))
-            self._position += length
-            offset += length
-        self.uses[Codec.RAW].add(len(written.crcs), written.length, written.length)
+        self._records += records.encode_raw(self._position, written.stored)
+        self._origins += [Origin(each.offset, written.span) for each in written.stored]
+        self._position += written.length
+        self.uses[Codec.RAW].add(len(written.stored), written.length, written.length)
 
     def places(self) -> list[Place]:
         """Where the memory is that each chunk was made of."""

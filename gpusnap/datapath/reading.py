@@ -186,6 +186,8 @@ def use_chunks(  # noqa: PLR0913 - one call, most by name
     def fail(one: Located, why: str) -> None:
         raise damaged(saved.path(one.pack), f"is damaged in {saved.describe(one)}: {why}")
 
+    if not located:  # no threads for nothing
+        return
     reading = _Reading(saved, _cut(located, extent_of), use, worth, refuse or fail)
     total = sum(map(worth, located))
     reading.crew.run(workers, reading.work, progress, total, reading.done)

@@ -4,12 +4,12 @@ import secrets
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from gpusnap.datapath.spans import MOST_SPANS, PAGE, Image, Kind, Span, whole_pages
-from gpusnap.native import crc32, crc32_combine
+from gpusnap.native import PieceTable, Stored, crc32, crc32_chain, crc32_combine
 
 VERSION = 1
 """Version of packs, and of an index that tells of no images."""
@@ -32,6 +32,7 @@ _CRC = struct.Struct("<I")
 _PACK_HEADER = struct.Struct("<8sII16s")
 _SPAN = struct.Struct("<QQqII")
 _CHUNK = struct.Struct("<QIIIII32s")
+_CHUNK_HEAD = struct.Struct("<QII")
 _ORIGIN = struct.Struct("<QI")
 _PLACE = struct.Struct("<QIII")
 _FOOTER = struct.Struct("<8sIIQQ16s")
@@ -41,6 +42,15 @@ _COUNT = struct.Struct("<I")
 _IMAGE = struct.Struct("<QB")
 
 CHUNK_RECORD = _CHUNK.size
+
+_STORED = PieceTable(
+    stride=CHUNK_RECORD,
+    crc_at=struct.calcsize("<QIIII"),
+    length_at=struct.calcsize("<QI"),
+    unit=PAGE,
+)
+"""Where records of chunks tell what is stored."""
+
 NO_IDENTITY = bytes(32)
 """Stands for an identity that was not computed."""
 
@@ -102,6 +112,15 @@ class Chunk(NamedTuple):
         return _CHUNK.pack(*self)
 
 
+def encode_raw(position: int, stored: Iterable[Stored]) -> bytes:
+    """The records of chunks that are stored as they are, one behind the other."""
+    pack, found = _CHUNK.pack, list[bytes]()
+    for _offset, length, crc in stored:
+        found.append(pack(position, length, length, Codec.RAW, crc, crc, NO_IDENTITY))
+        position += length
+    return b"".join(found)
+
+
 class Place(NamedTuple):
     """Memory and the chunk that holds it; several places may share one chunk.
 
@@ -135,21 +154,21 @@ class Pack(msgspec.Struct, frozen=True):
 
     def chunks(self) -> list[Chunk]:
         """The chunks."""
-        return list(map(Chunk._make, self._raw_chunks()))
-
-    def _raw_chunks(self) -> Iterator[tuple[Any, ...]]:
-        return _CHUNK.iter_unpack(self.records)
+        return list(map(Chunk._make, _CHUNK.iter_unpack(self.records)))
 
     def crc(self) -> int:
-        """CRC-32 of the whole file, put together from the checksums of its parts."""
-        crc, position = crc32(encode_header(self.id)), HEADER
-        # Without an object for each chunk: of these there may be very many
-        for _position, _length, stored, _codec, _crc, stored_crc, _id in self._raw_chunks():
-            extent = whole_pages(stored)
-            crc = crc32_combine(crc, stored_crc, extent)
-            position += extent
+        """CRC-32 of the whole file, put together from the checksums of its parts.
+
+        It means something for a pack whose chunks fill it, as those of each index do.
+        """
+        crc, end = crc32(encode_header(self.id)), HEADER
+        if self.records:
+            position, _length, stored = _CHUNK_HEAD.unpack_from(
+                self.records, len(self.records) - CHUNK_RECORD
+            )
+            crc, end = crc32_chain(crc, self.records, _STORED), position + whole_pages(stored)
         footer = crc32(_CRC.pack(self.footer_crc), self.footer_crc)
-        return crc32_combine(crc, footer, self.length - position)
+        return crc32_combine(crc, footer, self.length - end)
 
 
 class Index(msgspec.Struct, frozen=True):

@@ -60,6 +60,7 @@ class Saved:
         self.images: tuple[Image, ...] = index.images
         self.packs: tuple[Pack, ...] = index.packs
         self.places: tuple[Place, ...] = index.places
+        self._located: list[Located] | None = None
 
     def path(self, pack: int) -> Path:
         """The file of a pack."""
@@ -80,13 +81,25 @@ class Saved:
 
     def located(self) -> list[Located]:
         """All chunks of all packs, pack by pack, by rising position."""
-        places: defaultdict[tuple[int, int], list[Place]] = defaultdict(list)
+        if self._located is None:
+            self._located = self._locate()
+        return self._located
+
+    def _locate(self) -> list[Located]:
+        found: list[list[tuple[Place, ...]]] = [[()] * len(table) for table in self.tables]
+        shared: defaultdict[tuple[int, int], list[Place]] = defaultdict(list)
         for place in self.places:
-            places[place.pack, place.chunk].append(place)
+            _offset, _span, pack, number = place
+            if found[pack][number]:
+                shared[pack, number].append(place)
+            else:
+                found[pack][number] = (place,)
+        for (pack, number), more in shared.items():
+            found[pack][number] += tuple(more)
         return [
-            Located(pack, chunk, tuple(places.get((pack, number), ())))
+            Located(pack, chunk, places)
             for pack, table in enumerate(self.tables)
-            for number, chunk in enumerate(table)
+            for chunk, places in zip(table, found[pack], strict=True)
         ]
 
     def describe(self, located: Located) -> str:

@@ -178,8 +178,10 @@ class Saver:
         self._windows = windows = Windows(spans, MixedSource(files), self._window)
         self.total = sum(span.length for span in spans)
         count = min(self._workers, windows.count)
-        self._backlog.begin(count)
-        self._crew.start(count, lambda _number: self._work(windows))
+        scouts = int(count > 1)
+        self._backlog.begin(count + scouts)
+        tasks = [self._look_ahead] * scouts + [self._work] * count
+        self._crew.start(len(tasks), lambda number: tasks[number](windows))
 
     def wait_copied(self, progress: Progress) -> None:
         """Wait until all is copied; arguments and errors are those of :meth:`copy`."""
@@ -288,6 +290,10 @@ class Saver:
         with self._crew.changed:
             while not self._may_seal:
                 self._crew.wait()
+
+    def _look_ahead(self, windows: Windows) -> None:
+        windows.look_ahead(self._crew.check)
+        self._backlog.finished_copying(0)
 
     def _work(self, windows: Windows) -> None:
         with closing(PackWriter(self._folder, self._numbers, self._ways)) as writer:

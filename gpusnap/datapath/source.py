@@ -1,9 +1,10 @@
 """Where bytes come from: the memory of processes, or something else, cut into pieces."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -14,6 +15,7 @@ from gpusnap.native import (
     Outlet,
     Part,
     Sent,
+    Stored,
     copy_straight,
     crc32,
     populated_runs,
@@ -26,11 +28,18 @@ _BLOCK = 128 << 20
 _EMPTY = 4 << 30
 """The same where nothing was found: programs reserve far more addresses than they use."""
 
+_MOST_AHEAD = 1 << 16
+"""Runs of memory that are found before they are needed; each takes about a hundred bytes."""
+
 MOST_RUNS = 16
 """Runs of pages that are not zero in a piece; with more of them the nearest become one.
 
 That keeps the index small where memory is scattered: it has 80 bytes for each chunk.
 """
+
+
+Runs: TypeAlias = Sequence[tuple[int, int]]
+"""Parts of a span, ascending: offsets and lengths in bytes."""
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
@@ -52,24 +61,19 @@ class Data(msgspec.Struct, frozen=True, gc=False):
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
-    """Memory that was copied straight into a pack, a chunk behind the other.
+    """Memory of a span that was copied straight into a pack, a chunk behind the other.
 
     Attributes:
-        lengths: Bytes of each chunk.
-        crcs: CRC-32 of each.
+        span: Number of the span.
+        stored: The chunks, by their offsets in the span.
         position: Where in the pack the first is.
+        length: Bytes of all.
     """
 
     span: int
-    offset: int
-    lengths: list[int]
-    crcs: list[int]
+    stored: Sequence[Stored]
     position: int
-
-    @property
-    def length(self) -> int:
-        """Bytes of all."""
-        return sum(self.lengths)
+    length: int
 
 
 class Wanted(NamedTuple):
@@ -89,8 +93,8 @@ class Source(Protocol):
     def read(self, wanted: Sequence[Wanted], buffer: memoryview) -> list[Copied]:
         """Fill a buffer with whole pages, one part behind the other; what came of each."""
 
-    def send(self, wanted: Wanted, first: int, buffer: memoryview, outlet: Outlet) -> Sent:
-        """Write pieces into a file as :func:`copy_straight` does, as many as can be, if any."""
+    def send(self, span: Span, runs: Runs, buffer: memoryview, outlet: Outlet) -> Sent:
+        """Write runs of a span into a file as :func:`copy_straight` does, as far as can be."""
 
 
 class ProcessMemory:
@@ -105,9 +109,9 @@ class ProcessMemory:
         """Copy out of the processes."""
         return read_parts([_part(each) for each in wanted], buffer)
 
-    def send(self, wanted: Wanted, first: int, buffer: memoryview, outlet: Outlet) -> Sent:
+    def send(self, span: Span, runs: Runs, buffer: memoryview, outlet: Outlet) -> Sent:
         """Copy out of a process into the file."""
-        return copy_straight(_part(wanted), first, buffer, outlet)
+        return copy_straight(span.pid, span.start, runs, buffer, outlet)
 
 
 def _part(wanted: Wanted) -> Part:
@@ -141,7 +145,8 @@ class Windows:
         self.source = source
         self._size = size
         self._windows = self._all()
-        self._lock = threading.Lock()
+        self._ready: deque[Window] = deque()
+        self._looking = threading.Lock()
 
     def _all(self) -> Iterator[Window]:
         order = sorted(range(len(self.spans)), key=lambda number: -self.spans[number].priority)
@@ -158,10 +163,36 @@ class Windows:
         """How many of them there can be in all."""
         return sum(-(-span.length // self._size) for span in self.spans)
 
+    def look_ahead(self, check: Callable[[], None]) -> None:
+        """Find windows before they are taken, as many as take little memory.
+
+        Where memory is scattered it takes the interpreter long to find them, and meanwhile the
+        threads would wait for each other; while they copy memory that is not, it has time.
+
+        Args:
+            check: Called now and then; what it raises ends it.
+        """
+        runs = 0
+        while runs < _MOST_AHEAD:
+            check()
+            with self._looking:
+                window = next(self._windows, None)
+                if window is None:
+                    return
+                self._ready.append(window)
+            runs += len(window.runs)
+
     def take(self) -> Window | None:
         """The next one; None at the end."""
-        with self._lock:
-            return next(self._windows, None)
+        try:
+            return self._ready.popleft()
+        except IndexError:
+            pass
+        with self._looking:
+            try:  # what was found while this thread waited, unless another was faster
+                return self._ready.popleft()
+            except IndexError:
+                return next(self._windows, None)
 
 
 def _windows(
@@ -170,7 +201,7 @@ def _windows(
     """Cut what is there at multiples of a size."""
     taken: list[Piece] = []
     reached = begin
-    for piece in (piece for run in runs for piece in _cut(span, *run, size)):
+    for piece in (piece for run in runs for piece in cut(span, *run, size)):
         start = piece.offset // size * size
         if taken and start > taken[0].offset:
             yield Window(tuple(taken), start - reached)
@@ -179,7 +210,7 @@ def _windows(
     yield Window(tuple(taken), end - reached)
 
 
-def _cut(span: int, offset: int, length: int, size: int) -> Iterator[Piece]:
+def cut(span: int, offset: int, length: int, size: int) -> Iterator[Piece]:
     """Cut at multiples of a size in the span, so that cuts keep their place over time."""
     end = offset + length
     while offset < end:
@@ -218,13 +249,19 @@ class Pieces:
     def peek(self) -> Piece | None:
         """The next piece, of :data:`CHUNK` bytes at most; None at the end."""
         run = self.run()
-        return None if run is None else next(_cut(run.span, run.offset, run.length, CHUNK))
+        return None if run is None else next(cut(run.span, run.offset, run.length, CHUNK))
+
+    def runs(self) -> Sequence[Piece]:
+        """All that was taken, in order: of one span, and there is some after :meth:`run`."""
+        return self._runs[::-1]
 
     def skip(self, length: int) -> None:
-        """Go past bytes of the run that comes next."""
-        run = self._runs.pop()
-        if length < run.length:
-            self._runs.append(Piece(run.span, run.offset + length, run.length - length))
+        """Go past bytes of what was taken."""
+        while length:
+            run = self._runs.pop()
+            if length < run.length:
+                self._runs.append(Piece(run.span, run.offset + length, run.length - length))
+            length -= min(length, run.length)
 
     def take_passed(self) -> int:
         """Bytes of spans that were gone through since the last call, holes included."""
@@ -238,7 +275,7 @@ class Pieces:
             count: How many there are at most.
             size: Most bytes of one, a multiple of a page.
         """
-        runs = self._runs[::-1]
+        runs = self.runs()
         ends = [*accumulate(run.length for run in runs)]
         total = ends[-1] if ends else 0
         stride = max(size, (total - size) // max(1, count - 1) // PAGE * PAGE)
@@ -270,40 +307,34 @@ def _found(piece: Piece, copied: Copied, buffer: memoryview, at: int) -> Iterato
         yield Data(piece.span, piece.offset + begin, at + begin, length, crc)
 
 
-class SentRun(NamedTuple):
-    """How far it went with a run.
+class Passed(NamedTuple):
+    """How far it went straight.
 
     Attributes:
-        length: Bytes that need no second look; 0 where there is another way to copy them alone.
-        written: What is in the pack, if anything.
-        data: What is in the buffer behind that, of a chunk with pages of zeros.
+        length: Bytes that need no second look; the piece behind them may be copied another way.
+        written: What of them is in the pack.
     """
 
     length: int
-    written: Written | None
-    data: list[Data]
+    written: Written
 
 
-def send_run(windows: Windows, run: Piece, buffer: memoryview, outlet: Outlet) -> SentRun:
-    """Copy a run straight into a pack, up to the first chunk that has a page of zeros.
+def send_runs(
+    windows: Windows, runs: Sequence[Piece], buffer: memoryview, outlet: Outlet
+) -> Passed:
+    """Copy memory straight into a pack, as far as the source can.
 
     Args:
         windows: Where it is from.
-        run: Memory.
+        runs: The memory, all of one span.
         buffer: Room for one chunk.
         outlet: The pack.
     """
-    chunks = list(_cut(run.span, run.offset, run.length, CHUNK))
-    wanted = Wanted(windows.spans[run.span], run.offset, run.length)
-    crcs, rest = windows.source.send(wanted, chunks[0].length, buffer, outlet)
-    lengths = [chunk.length for chunk in chunks[: len(crcs)]]
-    written = Written(run.span, run.offset, lengths, crcs, outlet.position) if crcs else None
-    length, data = sum(lengths), list[Data]()
-    if rest is not None:
-        piece = chunks[len(crcs)]
-        length += piece.length
-        data = list(_found(piece, rest, buffer, 0))
-    return SentRun(length, written, data)
+    span = runs[0].span
+    wanted = [(run.offset, run.length) for run in runs]
+    length, stored = windows.source.send(windows.spans[span], wanted, buffer, outlet)
+    written = sum(each.length for each in stored)
+    return Passed(length, Written(span, stored, outlet.position, written))
 
 
 def _joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -15,18 +15,15 @@ from gpusnap.datapath.buffers import Buffer
 from gpusnap.datapath.codecs import SAMPLE, SAMPLES, Choice
 from gpusnap.datapath.pace import Pace
 from gpusnap.datapath.records import CHUNK, Codec
-from gpusnap.datapath.source import Data, Piece, Pieces, Windows, copy_pieces, send_run
+from gpusnap.datapath.source import Data, Piece, Pieces, Windows, copy_pieces, send_runs
 from gpusnap.datapath.store import Store
 from gpusnap.native import Outlet
-
-_LEAST_RUN = CHUNK // 4
-"""Bytes of a run from which it is worth a call of its own."""
 
 _HUGE_PAGE = 2 << 20
 """Bytes: memory of so many lies in one page, whose cache lines do not push each other out."""
 
-_MISSES = 2
-"""Chunks in a row that could not go straight: what follows is worth a buffer, for many at once."""
+_SPARSE = 2
+"""With less than one byte in so many that is not zero, a time tells nothing of writing."""
 
 
 class Worker:
@@ -51,8 +48,7 @@ class Worker:
         self._sample = memoryview(bytearray(SAMPLES * SAMPLE))
         self._choice = Choice(Codec.RAW)
         self._chosen_for = 0
-        self._misses = 0
-        self._missed_in = 0
+        self._refused_in = 0
         self.read = 0
         self.zero = 0
 
@@ -74,13 +70,8 @@ class Worker:
                     self._serve(buffer)
 
     def _goes_straight(self) -> bool:
-        """Copy what comes next straight into the pack; if not, it needs a buffer."""
-        run = self._pieces.run()
-        if run is None or run.length < _LEAST_RUN:
-            return False
-        if self._missed_in != self._pieces.window:
-            self._missed_in, self._misses = self._pieces.window, 0
-        if self._misses >= _MISSES:
+        """Copy what was taken straight into the pack; if not, it needs a buffer."""
+        if self._pieces.run() is None or self._refused_in == self._pieces.window:
             return False
         # Where the target runs on a copy alone is measured first, to be compared with
         pace = self._pace
@@ -88,9 +79,10 @@ class Worker:
         if not self._store.may_send or not soonest or self._choose().codec is not Codec.RAW:
             return False
         outlet = self._store.outlet()
-        if outlet is not None:
-            return self._send(run, outlet)
-        self._begin()
+        if outlet is None:
+            self._begin()
+        else:
+            self._send(outlet)
         return True
 
     def _begin(self) -> None:
@@ -100,28 +92,21 @@ class Worker:
         length = sum(each.length for each in data)
         self._backlog.count(length, self._pieces.take_passed(), length)
 
-    def _send(self, run: Piece, outlet: Outlet) -> bool:
+    def _send(self, outlet: Outlet) -> None:
         self._backlog.check()
         begin = time.perf_counter()
+        runs = self._pieces.runs()
         with self._store.writing():
-            length, written, data = send_run(self._windows, run, self._scratch, outlet)
-        nonzero = sum(each.length for each in data)
-        if written is not None:
-            self._store.note(written)
+            length, written = send_runs(self._windows, runs, self._scratch, outlet)
+        self._store.note(written)
+        if written.length * _SPARSE >= length:
             self._pace.note_straight(time.perf_counter() - begin, written.length)
-            nonzero += written.length
-            self._misses = 0
-        if data:
-            self._put(data, self._scratch, Codec.RAW)
-            self._misses += 1
-        if length:
-            self._pieces.skip(length)
-        else:
-            self._misses = _MISSES
+        if length < sum(run.length for run in runs):
+            self._refused_in = self._pieces.window
+        self._pieces.skip(length)
         self.read += length
-        self.zero += length - nonzero
-        self._backlog.count(nonzero, self._pieces.take_passed(), nonzero)
-        return length > 0
+        self.zero += length - written.length
+        self._backlog.count(written.length, self._pieces.take_passed(), written.length)
 
     def _serve(self, buffer: Buffer) -> None:
         filled = self._fill(buffer, self._choose())

@@ -6,7 +6,13 @@ extension was not built each but the last does the same in Python, slowly. Large
 on with the interpreter's lock released.
 """
 
-from gpusnap.native.checksum import crc32, crc32_combine, implementations
+from gpusnap.native.checksum import (
+    PieceTable,
+    crc32,
+    crc32_chain,
+    crc32_combine,
+    implementations,
+)
 from gpusnap.native.extents import Extent, put_extents
 from gpusnap.native.fault import MemoryFault
 from gpusnap.native.injection import call_inside, same_file, share, vdso_of
@@ -16,7 +22,7 @@ from gpusnap.native.pages import nonzero_pages
 from gpusnap.native.pieces import Copied, Part, read_parts
 from gpusnap.native.planes import join_planes, split_planes
 from gpusnap.native.sharing import shared_runs
-from gpusnap.native.straight import Outlet, Sent, copy_straight
+from gpusnap.native.straight import Outlet, Sent, Stored, copy_straight
 
 __all__ = [
     "Copied",
@@ -24,10 +30,13 @@ __all__ = [
     "MemoryFault",
     "Outlet",
     "Part",
+    "PieceTable",
     "Sent",
+    "Stored",
     "call_inside",
     "copy_straight",
     "crc32",
+    "crc32_chain",
     "crc32_combine",
     "guard_page_among",
     "implementations",

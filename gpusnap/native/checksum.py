@@ -5,9 +5,10 @@ implementations, the one that is left on a platform for which the extension was 
 """
 
 import functools
+import struct
 import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from gpusnap.errors import UsageError
 from gpusnap.native.extension import EXTENSION, Extension
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _Crc32: TypeAlias = "Callable[[Buffer, int], int]"
 
 _MASK = 0xFFFFFFFF
+_WORD = struct.Struct("<I")
 _POLYNOMIAL = 0xEDB88320
 _X_TO_THE_8 = 0x00800000
 
@@ -126,3 +128,49 @@ def crc32_combine(first: int, second: int, second_length: int) -> int:
         raise UsageError(f"A length cannot be negative: {second_length}")
     combine = EXTENSION.lib.gpusnap_crc32_combine if EXTENSION else _combine
     return combine(first & _MASK, second & _MASK, second_length)
+
+
+class PieceTable(NamedTuple):
+    """How a table tells of pieces that follow each other.
+
+    Attributes:
+        stride: Bytes from one piece to the next.
+        crc_at: Where in them its CRC-32 stands, 32 bits, little-endian.
+        length_at: Where its length in bytes stands, likewise.
+        unit: Each piece takes a multiple of so many bytes, its length rounded up.
+    """
+
+    stride: int
+    crc_at: int
+    length_at: int
+    unit: int
+
+
+def crc32_chain(first: int, pieces: bytes, table: PieceTable) -> int:
+    """Compute the CRC-32 of pieces put together, without reading them: of very many in one call.
+
+    Args:
+        first: CRC-32 of what stands in front of them.
+        pieces: The table.
+        table: How it tells of them.
+
+    Raises:
+        UsageError: The table does not end with a piece.
+    """
+    count, rest = divmod(len(pieces), table.stride)
+    if rest:
+        raise UsageError(f"A table of {len(pieces)} bytes has no pieces of {table.stride}")
+    if EXTENSION is None:
+        return _chain(first & _MASK, pieces, table)
+    lib, ffi = EXTENSION
+    layout = ffi.new("struct gpusnap_crc32_table *", tuple(table))
+    with ffi.from_buffer("uint8_t[]", pieces) as view:
+        return lib.gpusnap_crc32_chain(first & _MASK, view, count, layout)
+
+
+def _chain(first: int, pieces: bytes, table: PieceTable) -> int:
+    for begin in range(0, len(pieces), table.stride):
+        (crc,) = _WORD.unpack_from(pieces, begin + table.crc_at)
+        (length,) = _WORD.unpack_from(pieces, begin + table.length_at)
+        first = _combine(first, crc, -(-length // table.unit) * table.unit)
+    return first

@@ -1,17 +1,21 @@
 """Copies out of a process straight into a file."""
 
 import os
+import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusnap.native.checksum import FASTEST_NUMBER
 from gpusnap.native.extension import EXTENSION
-from gpusnap.native.pages import nonzero_pages
-from gpusnap.native.pieces import Copied, Part
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _PAGE = 4096
+_MOST = 256 * _PAGE
+"""Bytes of the longest buffer."""
+
+_STORED = struct.Struct("=QII")  # struct gpusnap_stored
 
 
 class Outlet(NamedTuple):
@@ -21,48 +25,62 @@ class Outlet(NamedTuple):
     position: int
 
 
+class Stored(NamedTuple):
+    """Memory that is in a file: where it was, counted from a base, its bytes, their CRC-32."""
+
+    offset: int
+    length: int
+    crc: int
+
+
 class Sent(NamedTuple):
     """What a copy came to.
 
     Attributes:
-        crcs: CRC-32 of each piece that is in the file.
-        rest: The piece that ended it by a page of zeros, at the beginning of the buffer.
+        length: Bytes of the runs, from the first on, that need no second look.
+        stored: What of them is in the file, one behind the other; the rest is pages of zeros.
     """
 
-    crcs: list[int]
-    rest: Copied | None = None
+    length: int = 0
+    stored: Sequence[Stored] = ()
 
 
-def copy_straight(part: Part, first: int, buffer: "Buffer", outlet: Outlet) -> Sent:
+def copy_straight(
+    pid: int, base: int, runs: Sequence[tuple[int, int]], buffer: "Buffer", outlet: Outlet
+) -> Sent:
     """Copy memory of a process, which should not run meanwhile, into a file.
 
-    It goes piece by piece, each while it is in the processor's cache, up to one with a page of
-    zeros, or of which the kernel refuses some; without the extension none is copied.
+    It goes piece by piece, each while it is in the processor's cache, and without pages of zeros;
+    of a piece with very many holes some go along. Up to a piece of which the kernel refuses some;
+    without the extension none is copied.
 
     Args:
-        part: The memory.
-        first: Bytes of its first piece.
-        buffer: Any writable C-contiguous buffer, as long as each of the other pieces but the last,
-            which may be shorter, and not shorter than the first one.
-        outlet: Where the pieces go, one behind the other.
+        pid: The process.
+        base: Address that offsets are counted from. No piece reaches over a multiple of the
+            buffer's length, counted from there.
+        runs: Offsets and lengths of the memory, whole pages, ascending.
+        buffer: Any writable C-contiguous buffer of whole pages, 256 at most.
+        outlet: Where it goes.
 
     Raises:
-        OSError: Writing failed.
+        OSError: Writing failed. The file may have more than nothing then.
     """
-    if EXTENSION is None or part.length == 0:
-        return Sent([])
+    pages = sum(length for _, length in runs) // _PAGE
+    if EXTENSION is None or not pages:
+        return Sent()
     lib, ffi = EXTENSION
     with ffi.from_buffer("uint8_t[]", buffer, require_writable=True) as data:
         step = len(data)
-        if not 0 < first <= step:
-            raise ValueError("The buffer is too small")
-        asked = (part.address, part.length, first, step, outlet.position)
-        copy = ffi.new("struct gpusnap_straight[]", [(*asked, part.pid, outlet.descriptor)])
-        crcs = ffi.new("uint32_t[]", part.length // step + 2)
-        count = lib.gpusnap_copy_straight(FASTEST_NUMBER, copy, _PAGE, data, step, crcs)
+        if not 0 < step <= _MOST or step % _PAGE:
+            raise ValueError(f"A buffer of {step} bytes")
+        asked = (base, step, outlet.position, pid, outlet.descriptor)
+        copy = ffi.new("struct gpusnap_straight[]", [asked])
+        table = ffi.new("struct gpusnap_run[]", runs)
+        stored = ffi.new("struct gpusnap_stored[]", pages)
+        count = lib.gpusnap_copy_straight(
+            FASTEST_NUMBER, copy, table, len(runs), _PAGE, data, step, stored, pages
+        )
     if error := copy[0].error:
         raise OSError(error, os.strerror(error))
-    rest = None
-    if size := copy[0].rest:
-        rest = Copied(crcs[count], nonzero_pages(memoryview(buffer)[:size]))
-    return Sent([*crcs[0:count]], rest)
+    found = _STORED.iter_unpack(ffi.buffer(stored, count * _STORED.size))
+    return Sent(copy[0].done, [*map(Stored._make, found)])

@@ -25,7 +25,7 @@ from gpusnap.repository.resolve import locate, planned_path, resolve, resolve_ne
 from gpusnap.repository.retention import Age, Group, Grouping, RetentionPolicy, Verdict
 from gpusnap.repository.snapshot import Snapshot, open_snapshot
 from gpusnap.repository.tags import check_tags
-from gpusnap.repository.verify import Verification, require_intact, verify
+from gpusnap.repository.verify import Verification, require_intact, verify, verify_files
 
 __all__ = [
     "FORMAT_VERSION",
@@ -65,5 +65,6 @@ __all__ = [
     "restore_folder",
     "timestamp",
     "verify",
+    "verify_files",
     "version_for",
 ]

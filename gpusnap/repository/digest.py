@@ -224,8 +224,10 @@ def digest_files(
         GpusnapError: Too many files are open.
     """
     files = sorted(entries, key=lambda entry: entry.size, reverse=True)
-    meter = Meter(sum(entry.size for entry in files), progress)
-    threads = workers or processors()
+    total = sum(entry.size for entry in files)
+    meter = Meter(total, progress)
+    # A thread that has little to do takes longer to start than to do it
+    threads = min(workers or processors(), 1 + total // PART)
     with ThreadPoolExecutor(threads) as pool:
 
         def begin(entry: Entry) -> _Finish:

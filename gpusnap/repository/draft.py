@@ -36,6 +36,7 @@ from gpusnap.repository.storage import (
     printable,
     reason,
     storage,
+    sync_folder,
     write_new,
 )
 from gpusnap.repository.tree import Entry, delete, move_new, retire, scan, seal
@@ -186,7 +187,7 @@ class Draft:
         return found
 
     def publish(self, manifest: Manifest) -> Snapshot:
-        """Make all durable, then make it a snapshot by one rename.
+        """Make the manifest durable, as :meth:`digest` did all else; then a snapshot by one rename.
 
         Args:
             manifest: Holds this draft's name and the digests of all its files.
@@ -202,9 +203,10 @@ class Draft:
         self._match(manifest)
         data = encode(manifest)
         with storage("publish", self.destination):
+            # All else was made durable with the digest, and is what it was then
             write_new(self.contents / layout.MANIFEST, data)
             write_new(self.contents / layout.MANIFEST_DIGEST, digest_line(data))
-            seal(self.contents)
+            sync_folder(self.contents)
             self._move()
         return Snapshot(self.destination, manifest)
 

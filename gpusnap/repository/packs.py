@@ -32,11 +32,16 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PacksVerified(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read of packs and found; figures as of a whole verification."""
+    """What was read of packs and found; figures as of a whole verification.
+
+    Attributes:
+        saved: What their index tells; None where there are none, or it cannot be used.
+    """
 
     files: int = 0
     bytes: int = 0
     findings: tuple[Finding, ...] = ()
+    saved: Saved | None = None
 
 
 def verify_packs(
@@ -85,6 +90,7 @@ def verify_packs(
         files=len(wanted),
         bytes=checked.bytes,
         findings=(*wrong.values(), *_findings(checked, paths)),
+        saved=saved,
     )
 
 

@@ -1,10 +1,11 @@
 """Whether a snapshot still is what was published."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from gpusnap.datapath import Subset
+from gpusnap.datapath import Saved, Subset
 from gpusnap.errors import IntegrityError, refuse
 from gpusnap.hookspecs import Progress
 from gpusnap.repository.digest import FileDigest, digest_files
@@ -39,6 +40,13 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         return not self.findings
 
 
+class _Verified(NamedTuple):
+    """A verification, and what the index of the packs tells, if there are any."""
+
+    verification: Verification
+    saved: Saved | None = None
+
+
 def verify(
     snapshot: Snapshot | str | Path,
     progress: Progress,
@@ -67,32 +75,33 @@ def verify(
         PrivilegeError: It may not be read.
     """
     folder = snapshot.path if isinstance(snapshot, Snapshot) else as_path(snapshot)
-    return _verify(folder, progress, Reading(workers=workers or processors(), subset=subset))
+    options = Reading(workers=workers or processors(), subset=subset)
+    return _verify(folder, progress, options).verification
 
 
-def _verify(folder: Path, progress: Progress, options: Reading) -> Verification:
+def _verify(folder: Path, progress: Progress, options: Reading) -> _Verified:
     with reading(folder):
         return _verify_held(folder, progress, options)
 
 
-def _verify_held(folder: Path, progress: Progress, options: Reading) -> Verification:
+def _verify_held(folder: Path, progress: Progress, options: Reading) -> _Verified:
     with storage("read", folder):
         entries = {entry.path: entry for entry in scan(folder) if not entry.folder}
     try:
         saved = {file.path: file for file in read_manifest(folder).files}
     except IntegrityError as error:
         finding = manifest_fault(error)
-        return Verification(files=0, bytes=0, total=0, findings=(finding,))
-    return _verify_files(folder, entries, saved, progress, options)
+        return _Verified(Verification(files=0, bytes=0, total=0, findings=(finding,)))
+    return _verify_listed(folder, entries, saved, progress, options)
 
 
-def _verify_files(
+def _verify_listed(
     folder: Path,
     entries: dict[str, Entry],
     saved: dict[str, FileDigest],
     progress: Progress,
     options: Reading,
-) -> Verification:
+) -> _Verified:
     """Read the packs last: their index is one of the other files."""
     single = {path: file for path, file in saved.items() if not file.is_pack}
     packs = {path: file for path, file in saved.items() if file.is_pack}
@@ -119,7 +128,7 @@ def _verify_files(
         None if INDEX_PATH in wrong else options,
     )
     read = [each for each in found.values() if isinstance(each, FileDigest)]
-    return Verification(
+    verification = Verification(
         files=len(read) + checked.files,
         bytes=sum(digest.size for digest in read) + checked.bytes,
         total=sum(file.size for file in saved.values()),
@@ -129,21 +138,41 @@ def _verify_files(
             *extra(entries, {*saved, MANIFEST, MANIFEST_DIGEST}),
         ),
     )
+    return _Verified(verification, checked.saved)
 
 
-def require_intact(snapshot: Snapshot, progress: Progress, *, memory: bool = True) -> Verification:
-    """Verify before a restore.
+def require_intact(snapshot: Snapshot, progress: Progress) -> Verification:
+    """Verify all of a snapshot.
 
     Args:
         snapshot: The snapshot.
         progress: Called with bytes read and bytes in all.
-        memory: Also read the memory in packs. A restore compares every chunk of it when it
-            writes it, before any task runs, and reads it only once.
 
     Raises:
         IntegrityError: A file is not as it was; the first is named, the others are details.
     """
-    options = Reading(workers=processors(), placed=memory)
-    verification = _verify(snapshot.path, progress, options)
+    verification = verify(snapshot, progress)
     refuse(verification.findings, IntegrityError)
     return verification
+
+
+def verify_files(snapshot: Snapshot, progress: Progress) -> Saved | None:
+    """Verify before a restore, but for the memory in packs.
+
+    A restore compares every chunk of it when it writes it, before any task runs, and reads it
+    only once.
+
+    Args:
+        snapshot: The snapshot.
+        progress: Called with bytes read and bytes in all.
+
+    Returns:
+        What the index of the packs tells; None where no memory is in any.
+
+    Raises:
+        IntegrityError: A file is not as it was; the first is named, the others are details.
+    """
+    options = Reading(workers=processors(), placed=snapshot.manifest.memory is None)
+    verification, saved = _verify(snapshot.path, progress, options)
+    refuse(verification.findings, IntegrityError)
+    return saved

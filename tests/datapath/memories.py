@@ -24,7 +24,7 @@ class Memory:
         source = "gpusnap.datapath.source"
         monkeypatch.setattr(f"{source}.populated_runs", lambda _pid, start, n: [(start, n)])
         monkeypatch.setattr(f"{source}.read_parts", self._read)
-        monkeypatch.setattr(f"{source}.copy_straight", lambda *_: Sent([]))
+        monkeypatch.setattr(f"{source}.copy_straight", lambda *_: Sent())
 
     def _read(self, parts: Sequence[Part], view: memoryview) -> list[Copied]:
         found, at = list[Copied](), 0

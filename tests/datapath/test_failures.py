@@ -1,9 +1,11 @@
 """What fails in the middle: a sentence, no thread left, nothing that hangs."""
 
 import errno
+import itertools
 import os
 import resource
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,14 +30,17 @@ from gpusnap.datapath.buffers import Buffers
 from gpusnap.datapath.crew import Crew
 from gpusnap.datapath.files import write_all
 from gpusnap.datapath.records import Index, decode_index, encode_index
+from gpusnap.datapath.source import Runs
 from gpusnap.errors import GpusnapError, IntegrityError, TargetError, UsageError
 from gpusnap.native import (
     Copied,
     Extent,
+    MemoryFault,
     Outlet,
     Part,
     Sent,
     copy_straight,
+    populated_runs,
     put_extents,
     read_parts,
     write_process,
@@ -113,9 +118,9 @@ def test_target_killed_while_it_is_copied(
                 at += part.length
             return found
 
-        def straight(part: Part, first: int, buffer: memoryview, outlet: Outlet) -> Sent:
+        def straight(pid: int, base: int, runs: Runs, buffer: memoryview, outlet: Outlet) -> Sent:
             count()
-            return copy_straight(part, first, buffer, outlet)
+            return copy_straight(pid, base, runs, buffer, outlet)
 
         monkeypatch.setattr(source, "read_parts", read)
         monkeypatch.setattr(source, "copy_straight", straight)
@@ -125,6 +130,29 @@ def test_target_killed_while_it_is_copied(
         with pytest.raises(TargetError) as again:
             saver.finish(silent)
     assert again.value is caught.value
+    assert not (tmp_path / "regions/index").exists()
+
+
+@BOTH
+@pytest.mark.parametrize("calls", [0, 1])
+def test_memory_that_cannot_be_looked_through(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, workers: int, calls: int
+) -> None:
+    """Whoever looks, nobody takes what was found so far for all."""
+    looks = itertools.count()
+
+    def failing(pid: int, start: int, length: int) -> list[tuple[int, int]]:
+        if next(looks) >= calls:
+            time.sleep(0.05)
+            raise MemoryFault(pid, start, "gone")
+        return populated_runs(pid, start, length)
+
+    monkeypatch.setattr(source, "populated_runs", failing)
+    with Process("small", "text", "huge") as process:
+        saver = Saver(tmp_path / "regions", Saving(workers=workers))
+        with pytest.raises(MemoryFault, match="gone"):
+            saver.copy(process.spans(), silent)
+        saver.abort()
     assert not (tmp_path / "regions/index").exists()
 
 

@@ -122,8 +122,8 @@ def tries(made: Pace, buffers: int, *, pays: bool = False) -> list[int]:
 
 def test_tries_that_are_in_vain_become_rare_and_do_not_end() -> None:
     tried = tries(pace(0.0), 800)
-    assert tried[:4] == [0, 2, 6, 14]
-    assert {after - before for before, after in pairwise(tried[3:])} == {8}
+    assert tried[:6] == [0, 2, 6, 14, 30, 62]
+    assert {after - before for before, after in pairwise(tried[5:])} == {32}
 
 
 def test_after_one_that_pays_each_buffer_is_tried() -> None:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -55,19 +54,14 @@ def test_no_more_than_a_third_of_what_is_free(
     found.drop()
 
 
-def test_others_have_room_beside_it(folder: Path, root: None) -> None:
-    small = folder / "small"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", small], check=True)
-    try:
-        found = Reserve(small, 2, 39 * MIB, 40 * MIB)
-        with found.growing():
-            time.sleep(0.5)
-        assert sum(rooms(small)) == 20 * MIB
-        (small / "others").write_bytes(bytes(19 * MIB))
-        found.drop()
-    finally:
-        subprocess.run(["umount", small], check=True)
+def test_others_have_room_beside_it(mounted: Callable[[int], Path]) -> None:
+    small = mounted(40 << 10)
+    found = Reserve(small, 2, 39 * MIB, 40 * MIB)
+    with found.growing():
+        time.sleep(0.5)
+    assert sum(rooms(small)) == 20 * MIB
+    (small / "others").write_bytes(bytes(19 * MIB))
+    found.drop()
 
 
 def test_a_file_becomes_the_pack(folder: Path) -> None:
@@ -97,20 +91,15 @@ def test_what_was_emptied_meanwhile(folder: Path) -> None:
     found.drop()
 
 
-def test_a_full_disk_is_nobodys_business_yet(folder: Path, root: None) -> None:
-    small = folder / "small"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", small], check=True)
-    try:
-        found = Reserve(small, 2, 64 * MIB, PLENTY)
-        (small / "others").write_bytes(bytes(30 * MIB))
-        with found.growing():
-            time.sleep(0.5)
-        assert sum(rooms(small)) <= 40 * MIB
-        found.drop()
-        (small / "more").write_bytes(bytes(8 * MIB))
-    finally:
-        subprocess.run(["umount", small], check=True)
+def test_a_full_disk_is_nobodys_business_yet(mounted: Callable[[int], Path]) -> None:
+    small = mounted(40 << 10)
+    found = Reserve(small, 2, 64 * MIB, PLENTY)
+    (small / "others").write_bytes(bytes(30 * MIB))
+    with found.growing():
+        time.sleep(0.5)
+    assert sum(rooms(small)) <= 40 * MIB
+    found.drop()
+    (small / "more").write_bytes(bytes(8 * MIB))
 
 
 def test_a_folder_that_is_gone(folder: Path) -> None:

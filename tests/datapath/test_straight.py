@@ -1,29 +1,37 @@
 """What is to be stored as it is goes into its pack right after it was copied."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpusnap.datapath import Compression, Filler, Saver, Saving, pack, source
+from gpusnap.datapath import Compression, Filler, Saver, Saving, pack, source, worker
 from gpusnap.datapath.disk import Disk
+from gpusnap.datapath.images import MixedSource
 from gpusnap.datapath.pace import Pace
 from gpusnap.datapath.records import CHUNK
+from gpusnap.datapath.source import Data, Piece, Runs, Windows, copy_pieces, cut, send_runs
 from gpusnap.errors import GpusnapError
-from gpusnap.native import Outlet, Part, Sent, copy_straight
+from gpusnap.native import Outlet, Sent, Stored, copy_straight
+from tests.datapath.memory import Memory
 from tests.datapath.targets import Process, check, silent
 
 TMPFS = Disk()
+PAGE = 4096
 MEMORY = ("floats", "striped", "small", "text", "page", "scattered", "halves")
 
 
 class Straight(list[int]):
     """Bytes that went into packs past the buffer, call by call."""
 
-    def seen(self, part: Part, first: int, buffer: memoryview, outlet: Outlet) -> Sent:
-        sent = copy_straight(part, first, buffer, outlet)
-        ends = (first + number * len(buffer) for number in range(len(sent.crcs)))
-        self.append(max((min(end, part.length) for end in ends), default=0))
+    def seen(self, pid: int, base: int, runs: Runs, buffer: memoryview, outlet: Outlet) -> Sent:
+        sent = copy_straight(pid, base, runs, buffer, outlet)
+        self.append(sum(each.length for each in sent.stored))
         return sent
 
 
@@ -126,9 +134,55 @@ def test_a_disk_that_is_full_in_the_middle(
     assert CHUNK in straight
 
 
-def test_memory_with_many_pages_of_zeros_is_read_once(straight: Straight, tmp_path: Path) -> None:
-    """A chunk that cannot go straight is read twice; of a window no more than two are."""
-    with Process("striped", "striped") as process:
-        save(process, tmp_path / "regions", Saving(compression=Compression.NONE, workers=1))
-    assert straight
-    assert straight.count(0) <= 2 * len(process.spans())
+@pytest.mark.parametrize("kind", ["striped", "scattered", "small", "page"])
+def test_no_memory_that_can_be_read_needs_a_buffer(
+    straight: Straight, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
+) -> None:
+    """However many pages of zeros and holes it has: each of them would cost the interpreter."""
+    pieces = []
+
+    def seen(*arguments: Any) -> list[Data]:
+        pieces.append(sum(piece.length for piece in arguments[1]))
+        return copy_pieces(*arguments)
+
+    monkeypatch.setattr(worker, "copy_pieces", seen)
+    with Process("floats", kind, kind) as process:
+        before = process.content()
+        save(process, tmp_path / "regions", ONE)
+        process.lose()
+        Filler(tmp_path / "regions").fill(silent, verify=True)
+        assert process.content() == before
+    assert pieces == [CHUNK]
+    assert len(straight) >= len(process.spans())
+
+
+def test_what_the_kernel_refuses_goes_another_way(straight: Straight, tmp_path: Path) -> None:
+    with Process("floats", "none", "floats") as process:
+        before = process.content()
+        save(process, tmp_path / "regions", ONE)
+        process.lose()
+        Filler(tmp_path / "regions").fill(silent, verify=True)
+        assert process.content() == before
+    assert 0 in straight
+
+
+@given(
+    pages=st.lists(st.booleans(), min_size=1, max_size=600),
+    ends=st.sets(st.integers(1, 599), max_size=5),
+)
+def test_the_same_comes_of_it_as_by_a_buffer(pages: list[bool], ends: set[int]) -> None:
+    """Pages with something and pages of zeros, looked at in runs that end anywhere."""
+    memory = Memory(b"".join(bytes([filled]) * PAGE for filled in pages))
+    bounds = [0, *sorted(end for end in ends if end < len(pages)), len(pages)]
+    runs = [Piece(0, a * PAGE, (b - a) * PAGE) for a, b in pairwise(bounds)]
+    windows = Windows((memory.span,), MixedSource(()), 16 * CHUNK)
+    with TemporaryFile(buffering=0) as file:
+        outlet = Outlet(file.fileno(), 0)
+        length, written = send_runs(windows, runs, memoryview(bytearray(CHUNK)), outlet)
+        content = file.read()
+    assert length == len(pages) * PAGE
+    pieces = [piece for run in runs for piece in cut(run.span, run.offset, run.length, CHUNK)]
+    buffer = memoryview(bytearray(length))
+    data = copy_pieces(windows, pieces, buffer)
+    assert written.stored == [Stored(each.offset, each.length, each.crc) for each in data]
+    assert content == b"".join(buffer[each.at : each.at + each.length] for each in data)

@@ -1,13 +1,14 @@
 """How memory is handed out to threads."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusnap.datapath import CHUNK, Kind, Span
-from gpusnap.datapath.source import Piece, Pieces, Wanted, Window, Windows
+from gpusnap.datapath import CHUNK, Kind, Span, source
+from gpusnap.datapath.source import Piece, Pieces, Runs, Wanted, Window, Windows
 from gpusnap.native import Copied, Outlet, Sent
 
 GIB = 1 << 30
@@ -33,16 +34,16 @@ class Known:
     def read(self, _wanted: Sequence[Wanted], _buffer: memoryview) -> list[Copied]:
         raise NotImplementedError
 
-    def send(self, _wanted: Wanted, _first: int, _buffer: memoryview, _outlet: Outlet) -> Sent:
+    def send(self, _span: Span, _runs: Runs, _buffer: memoryview, _outlet: Outlet) -> Sent:
         raise NotImplementedError
 
 
-def windows(source: Known, *lengths: int) -> Windows:
+def windows(known: Known, *lengths: int) -> Windows:
     spans = (
         Span(7, START + number * 64 * GIB, length, Kind.HOST)
         for number, length in enumerate(lengths)
     )
-    return Windows(tuple(spans), source, SIZE)
+    return Windows(tuple(spans), known, SIZE)
 
 
 def taken(handed: Windows) -> list[Window]:
@@ -69,19 +70,63 @@ def test_all_that_is_there_is_handed_out_once(runs: list[tuple[int, int]]) -> No
         assert all((p.offset + p.length - 1) // SIZE == p.offset // SIZE for p in window.runs)
 
 
+@given(RUNS, st.integers(0, 5))
+def test_the_same_is_handed_out_where_somebody_looked_ahead(
+    runs: list[tuple[int, int]], before: int
+) -> None:
+    length = sum(runs[-1]) + 5 * PAGE
+    expected = taken(windows(Known(*runs), length))
+    handed = windows(Known(*runs), length)
+    found = [window for _ in range(before) if (window := handed.take()) is not None]
+    handed.look_ahead(lambda: None)
+    assert found + taken(handed) == expected
+
+
+def test_all_is_handed_out_while_somebody_looks_ahead() -> None:
+    handed = windows(Known(*((number * 2 * PAGE, PAGE) for number in range(4000))), 8000 * PAGE)
+    with ThreadPoolExecutor(4) as pool:
+        looking = pool.submit(handed.look_ahead, lambda: None)
+        takers = [pool.submit(taken, handed) for _ in range(3)]
+        found = [piece for taker in takers for window in taker.result() for piece in window.runs]
+        looking.result()
+    assert sorted(piece.offset for piece in found) == [number * 2 * PAGE for number in range(4000)]
+
+
+def test_nobody_looks_ahead_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_MOST_AHEAD", 10)
+    known = Known((0, 64 * GIB))
+    handed = windows(known, 64 * GIB)
+    handed.look_ahead(lambda: None)
+    assert known.looks == 1
+    assert sum(len(window.runs) for window in taken(handed)) == 64 * GIB // SIZE
+
+
+def test_who_is_told_to_stop_looks_no_further() -> None:
+    known, told = Known((0, GIB)), list[int]()
+
+    def check() -> None:
+        told.append(1)
+        if len(told) == 3:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        windows(known, GIB).look_ahead(check)
+    assert known.looks == 1
+
+
 def test_what_was_only_reserved_takes_few_looks() -> None:
-    source = Known((63 * GIB, PAGE))
-    found = taken(windows(source, 64 * GIB))
+    known = Known((63 * GIB, PAGE))
+    found = taken(windows(known, 64 * GIB))
     assert [window.runs for window in found if window.runs] == [(Piece(0, 63 * GIB, PAGE),)]
-    assert source.looks < 50
+    assert known.looks < 50
 
 
 def test_after_something_was_found_it_is_looked_for_closely_again() -> None:
-    source = Known((8 * GIB, 8 * GIB))
-    found = taken(windows(source, 16 * GIB))
+    known = Known((8 * GIB, 8 * GIB))
+    found = taken(windows(known, 16 * GIB))
     assert sum(len(window.runs) for window in found) == 8 * GIB // SIZE
     # All of that at once would have others wait
-    assert source.looks >= 30
+    assert known.looks >= 30
 
 
 def test_pieces_end_where_chunks_do() -> None:

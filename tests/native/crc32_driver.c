@@ -51,6 +51,13 @@ static void check_size(size_t length, size_t offset, uint32_t start)
     uint32_t first = reference(start, data, half);
     uint32_t second = reference(0, data + half, length - half);
     expect("combine", length, gpusnap_crc32_combine(first, second, length - half), want);
+    uint8_t pieces[16] = {0}; /* the first of them is empty */
+    for (int i = 0; i < 4; i++) {
+        pieces[8 + i] = (uint8_t)(second >> 8 * i);
+        pieces[12 + i] = (uint8_t)((length - half) >> 8 * i);
+    }
+    struct gpusnap_crc32_table table = {.stride = 8, .crc_at = 0, .length_at = 4, .unit = 1};
+    expect("chain", length, gpusnap_crc32_chain(first, pieces, 2, &table), want);
     free(block);
 }
 

@@ -137,52 +137,92 @@ static uint8_t *striped(size_t page, size_t pages)
     return there;
 }
 
-/* Straight copies of the pages from the second on of six, every third of them zero. */
+/* Straight copies of six pages, every third of them zero, in pieces of two. */
 static void check_straight(size_t page)
 {
-    enum { LENGTH = 6 };
+    enum { LENGTH = 6, MOST = 7 };
     uint8_t *there = striped(page, LENGTH);
     char name[] = "/tmp/gpusnap-driver-XXXXXX";
     struct gpusnap_straight copy = {
-        .address = (uint64_t)(uintptr_t)there + 2 * page,
-        .length = 4 * page,
-        .first = page,
+        .base = (uint64_t)(uintptr_t)there,
         .step = 2 * page,
         .position = page,
         .pid = getpid(),
         .file = mkstemp(name),
     };
-    uint8_t *data = block(2 * page), *back = block(2 * page);
-    uint32_t crcs[4];
-    size_t count =
-        gpusnap_copy_straight(GPUSNAP_CRC32_PORTABLE, &copy, page, data, 2 * page, crcs);
-    expect(count == 1 && copy.error == 0, "up to a page of zeros", count);
-    uint32_t crc = gpusnap_crc32(GPUSNAP_CRC32_PORTABLE, 0, there + 2 * page, page);
-    expect(crcs[0] == crc, "its CRC-32", page);
-    crc = gpusnap_crc32(GPUSNAP_CRC32_PORTABLE, 0, there + 3 * page, 2 * page);
-    expect(copy.rest == 2 * page && crcs[1] == crc, "the rest", copy.rest);
-    expect(memcmp(data, there + 3 * page, 2 * page) == 0, "its bytes", page);
-    ssize_t length = pread(copy.file, back, 2 * page, (off_t)page);
-    expect(length == (ssize_t)page && memcmp(back, there + 2 * page, page) == 0, "the file", page);
-    memset(there + 4 * page, 1, page);
-    count = gpusnap_copy_straight(GPUSNAP_CRC32_PORTABLE, &copy, page, data, 2 * page, crcs);
-    expect(count == 3 && copy.rest == 0, "with a shorter piece behind it", count);
-    copy.length = 5 * page;
-    count = gpusnap_copy_straight(GPUSNAP_CRC32_PORTABLE, &copy, page, data, 2 * page, crcs);
-    expect(count == 2 && copy.error == 0 && copy.rest == 0, "up to what cannot be read", count);
-    copy.length = 0;
-    count = gpusnap_copy_straight(GPUSNAP_CRC32_PORTABLE, &copy, page, data, 2 * page, crcs);
-    expect(count == 0, "nothing", count);
+    const int way = GPUSNAP_CRC32_PORTABLE;
+    struct gpusnap_run runs[] = {{page, page}, {2 * page, 3 * page}, {5 * page, page}};
+    struct gpusnap_stored *stored = malloc(MOST * sizeof *stored);
+    uint8_t *data = block(2 * page), *back = block(4 * page);
+    size_t count = gpusnap_copy_straight(way, &copy, runs, 3, page, data, 2 * page, stored, MOST);
+    expect(count == 2 && copy.error == 0 && copy.done == 5 * page, "all but zeros", count);
+    expect(stored[0].offset == 2 * page && stored[0].length == 2 * page, "pages", count);
+    expect(stored[1].offset == 5 * page && stored[1].length == page, "a page", count);
+    uint32_t crc = gpusnap_crc32(way, 0, there + 2 * page, 2 * page);
+    expect(stored[0].crc == crc, "their CRC-32", page);
+    crc = gpusnap_crc32(way, 0, there + 5 * page, page);
+    expect(stored[1].crc == crc, "its CRC-32", page);
+    ssize_t length = pread(copy.file, back, 4 * page, (off_t)page);
+    expect(length == (ssize_t)(3 * page), "the length of the file", (size_t)length);
+    expect(memcmp(back, there + 2 * page, 2 * page) == 0, "the file", page);
+    expect(memcmp(back + 2 * page, there + 5 * page, page) == 0, "its end", page);
+    runs[2].length = 2 * page;
+    count = gpusnap_copy_straight(way, &copy, runs, 3, page, data, 2 * page, stored, MOST);
+    expect(count == 2 && copy.done == 5 * page, "up to what cannot be read", count);
+    runs[2].offset = 6 * page;
+    count = gpusnap_copy_straight(way, &copy, runs, 3, page, data, 2 * page, stored, MOST);
+    expect(count == 1 && copy.done == 4 * page, "what was held before it", count);
+    count = gpusnap_copy_straight(way, &copy, runs, 0, page, data, 2 * page, NULL, 0);
+    expect(count == 0 && copy.done == 0, "nothing", count);
     close(copy.file);
     unlink(name);
-    copy.length = page;
     copy.file = open("/dev/full", O_WRONLY);
-    count = gpusnap_copy_straight(GPUSNAP_CRC32_PORTABLE, &copy, page, data, 2 * page, crcs);
+    count = gpusnap_copy_straight(way, &copy, runs, 2, page, data, 2 * page, stored, MOST);
     expect(count == 0 && copy.error == ENOSPC, "a full disk", count);
     close(copy.file);
     free(back);
     free(data);
+    free(stored);
     munmap(there, (LENGTH + 1) * page);
+}
+
+/* Of more holes than are told of the widest are left, whatever their order. */
+static void check_holes(size_t page)
+{
+    enum { MOST = 256 };
+    uint8_t *there = mmap(NULL, MOST * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                          -1, 0);
+    assert(there != MAP_FAILED);
+    size_t expected = 0;
+    for (size_t i = 0; i < MOST; i++)
+        if (rand() >> 7 & 1)
+            expected += there[i * page] = 1;
+    char name[] = "/tmp/gpusnap-driver-XXXXXX";
+    struct gpusnap_straight copy = {
+        .base = (uint64_t)(uintptr_t)there,
+        .step = MOST * page,
+        .pid = getpid(),
+        .file = mkstemp(name),
+    };
+    struct gpusnap_run run = {0, MOST * page};
+    struct gpusnap_stored *stored = malloc(MOST * sizeof *stored);
+    uint8_t *data = block(MOST * page);
+    size_t count = gpusnap_copy_straight(GPUSNAP_CRC32_PORTABLE, &copy, &run, 1, page, data,
+                                         MOST * page, stored, MOST);
+    expect(count == 16 && copy.done == run.length, "widest holes", count);
+    size_t found = 0, end = 0;
+    for (size_t i = 0; i < count; i++) {
+        expect(stored[i].offset >= end + (i > 0), "their order", i);
+        end = stored[i].offset + stored[i].length;
+        for (size_t at = stored[i].offset; at < end; at += page)
+            found += there[at];
+    }
+    expect(found == expected && end <= MOST * page, "all pages", found);
+    close(copy.file);
+    unlink(name);
+    free(data);
+    free(stored);
+    munmap(there, MOST * page);
 }
 
 /* Of pieces of one page, two and none; the last reaches where nothing can be read. */
@@ -283,6 +323,7 @@ int main(void)
     check_copies(2 * page, 2 * page);
     check_pieces(page);
     check_straight(page);
+    check_holes(page);
     check_extents(page);
     puts("memory");
     return 0;

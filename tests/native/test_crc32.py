@@ -1,6 +1,7 @@
 import array
 import mmap
 import random
+import struct
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpusnap import native
 from gpusnap.errors import UsageError
-from gpusnap.native import checksum
+from gpusnap.native import PieceTable, checksum
 
 IMPLEMENTATIONS = native.implementations()
 MASK = 0xFFFFFFFF
@@ -84,6 +85,37 @@ def test_combining_lengths_beyond_memory(
 def test_combine_agrees_with_its_fallback(first: int, second: int, length: int) -> None:
     expected = checksum._combine(first, second, length)
     assert native.crc32_combine(first, second, length) == expected
+
+
+TABLE = PieceTable(stride=14, crc_at=6, length_at=1, unit=8)
+
+
+def table_of(pieces: list[bytes]) -> bytes:
+    """Between what stands for each piece are other bytes."""
+    records = (
+        struct.pack("<BIBII", 7, len(each), 9, zlib.crc32(padded(each)), 5) for each in pieces
+    )
+    return b"".join(records)
+
+
+def padded(piece: bytes) -> bytes:
+    return piece + bytes(-len(piece) % TABLE.unit)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@given(first=st.binary(max_size=20), pieces=st.lists(st.binary(max_size=30), max_size=5))
+def test_a_table_of_pieces(*, compiled: bool, first: bytes, pieces: list[bytes]) -> None:
+    whole = first + b"".join(map(padded, pieces))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        if not compiled:
+            monkeypatch.setattr(checksum, "EXTENSION", None)
+        found = native.crc32_chain(zlib.crc32(first), table_of(pieces), TABLE)
+    assert found == zlib.crc32(whole)
+
+
+def test_a_table_that_ends_within_a_piece() -> None:
+    with pytest.raises(UsageError, match="A table of 27 bytes has no pieces of 14"):
+        native.crc32_chain(0, table_of([b"a", b"b"])[:-1], TABLE)
 
 
 def test_a_start_value_is_taken_modulo_32_bits() -> None:

@@ -19,8 +19,8 @@ from gpusnap.repository import (
     Repository,
     RetentionPolicy,
     open_parent,
-    require_intact,
     verify,
+    verify_files,
 )
 from tests.datapath.memory import Memory
 from tests.descriptors import none_left_open
@@ -111,7 +111,7 @@ def checkpoint(repository: Repository, memory: Memory) -> None:
 def restore(repository: Repository, memory: Memory) -> None:
     snapshot, before = repository.find("p"), memory.content
     with snapshot.hold():
-        require_intact(snapshot, silent, memory=False)
+        verify_files(snapshot, silent)
         memory.lose()
         try:
             Filler(snapshot.regions, workers=1).fill(silent)

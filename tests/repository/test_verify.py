@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusnap.errors import BusyError, IncompatibleError, IntegrityError, NotFoundError
-from gpusnap.repository import Repository, Snapshot, open_snapshot, require_intact, verify
+from gpusnap.repository import (
+    Repository,
+    Snapshot,
+    open_snapshot,
+    require_intact,
+    verify,
+    verify_files,
+)
 from gpusnap.repository.layout import WITH_PARTS
 from gpusnap.repository.locks import removing_lock
 from gpusnap.repository.parts import PART, STEP
@@ -259,7 +266,7 @@ def test_every_flipped_bit_of_a_large_file_is_found(large: Snapshot, byte: int, 
         (finding,) = verify(large, silent).findings
         assert finding.text == f"File {PAGES} has another BLAKE3"
         with pytest.raises(IntegrityError, match="has another BLAKE3"):
-            require_intact(large, silent, memory=False)
+            verify_files(large, silent)
     finally:
         change(large.path / PAGES, byte, bytes([1 << bit]))
 
@@ -341,7 +348,7 @@ def test_a_snapshot_from_before(large: Snapshot, tmp_path: Path) -> None:
     in_version_1(snapshot)
     assert {file.in_parts for file in open_snapshot(snapshot.path).manifest.files} == {False}
     assert verify(snapshot.path, silent).intact
-    require_intact(open_snapshot(snapshot.path), silent, memory=False)
+    verify_files(open_snapshot(snapshot.path), silent)
     change(snapshot.path / PAGES, LARGE // 2, b"\1")
     (finding,) = verify(snapshot.path, silent).findings
     assert finding.text == f"File {PAGES} has another SHA-256"
