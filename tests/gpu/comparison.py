@@ -5,7 +5,10 @@
 
 Needs what evidence.py needs. In *CRIU alone* the driver's ``cuda-checkpoint`` takes the program
 off the GPU, then ``criu dump`` and ``criu restore`` run without any plugin: what they take is
-CRIU's share. gpusnap's share is all of its steps but the driver's own. Who goes first changes from
+CRIU's share. gpusnap's share is all that it does from its first effect on but for the driver's
+steps. In both the end of the program counts, which gives back its memory then; ``saved`` is the
+share of a checkpoint up to there, when the last image or the snapshot is complete: CRIU writes its
+inventory last, and the file tells when. Who goes first changes from
 round to round; transparent huge pages are for everybody what the machine has, or ``--huge-pages``.
 Images are on a tmpfs of the script's own, for the last round on ``--disk``, where a restore reads
 them from the disk and not from memory; to both, a program is also saved that runs on, for the time
@@ -25,7 +28,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -64,19 +67,26 @@ Way = Callable[[Lab, Target], Figures]
 
 def share(figures: Figures) -> int:
     """Microseconds of a gpusnap command but for the driver's steps."""
-    phases = {name: us for name, us in figures.items() if name.endswith("_us")}
-    own = phases.keys() - DRIVER - {"total_us", "frozen_us", "wall_us"}
-    return sum(int(str(phases[name])) for name in own)
+    return int(str(figures["total_us"])) - sum(_steps(figures, DRIVER))
+
+
+def saved(figures: Figures) -> int:
+    """Microseconds of a checkpoint's steps but the driver's: they end when it is published."""
+    return sum(_steps(figures, figures.keys() - DRIVER - {"total_us", "frozen_us", "wall_us"}))
+
+
+def _steps(figures: Figures, names: Collection[str]) -> Iterator[int]:
+    return (int(str(figures[name])) for name in names if name.endswith("_us") and name in figures)
 
 
 def by_gpusnap(lab: Lab, target: Target, *options: str) -> Figures:
-    saved = lab.gpusnap("checkpoint", target.pid, "snapshot", "--kill", *options)
+    done = lab.gpusnap("checkpoint", target.pid, "snapshot", "--kill", *options)
     stored = stored_bytes(lab.repository)
     written = forget(lab.repository)
     restored = lab.gpusnap("restore", "snapshot", *options)
     target.adopt()
     return {
-        "checkpoint": saved | {"share_us": share(saved)},
+        "checkpoint": done | {"share_us": share(done), "saved_us": saved(done)},
         "restore": restored | {"share_us": share(restored)},
         "stored_bytes": stored,
         "written_back_seconds": written,
@@ -117,15 +127,15 @@ def by_criu_alone(lab: Lab, target: Target) -> Figures:
     figures = _dump_and_restore(lab, target, [])
     given = _toggle(lab, target)
     for command, driver in (("checkpoint", taken), ("restore", given)):
-        criu_us = figures.pop(command)
-        assert isinstance(criu_us, int)
-        figures[command] = {"driver_us": driver, "share_us": criu_us, "total_us": driver + criu_us}
+        own = _times(figures, command)
+        figures[command] = own | {"driver_us": driver, "total_us": driver + own["share_us"]}
     return figures
 
 
 def by_criu_plugin(lab: Lab, target: Target) -> Figures:
     figures = _dump_and_restore(lab, target, ["--libdir", lab.plugin])
-    return figures | {key: {"total_us": figures[key]} for key in ("checkpoint", "restore")}
+    totals = {key: _times(figures, key)["share_us"] for key in ("checkpoint", "restore")}
+    return figures | {key: {"total_us": us} for key, us in totals.items()}
 
 
 def _dump_and_restore(lab: Lab, target: Target, plugin: list[object]) -> Figures:
@@ -133,7 +143,9 @@ def _dump_and_restore(lab: Lab, target: Target, plugin: list[object]) -> Figures
     images.mkdir()
     try:
         options = ["--images-dir", images, *plugin, *CRIU_OPTIONS, "--log-file"]
+        begin = time.time_ns()
         dump = criu(lab, "dump", "--tree", target.pid, *options, "dump.log")
+        complete = (images / "inventory.img").stat().st_mtime_ns
         await_true(lambda: not Path(f"/proc/{target.pid}").exists(), "the PID is free")
         stored, written = stored_bytes(images), forget(images)
         restore = criu(lab, "restore", "--restore-detached", *options, "restore.log")
@@ -141,8 +153,8 @@ def _dump_and_restore(lab: Lab, target: Target, plugin: list[object]) -> Figures
     finally:
         shutil.rmtree(images)
     return {
-        "checkpoint": dump,
-        "restore": restore,
+        "checkpoint": {"share_us": dump, "saved_us": (complete - begin) // 1000},
+        "restore": {"share_us": restore},
         "stored_bytes": stored,
         "written_back_seconds": written,
     }
@@ -210,7 +222,7 @@ def _times(figures: Figures, command: str) -> dict[str, int]:
 
 
 def ratios(found: list[dict[str, Figures]], of: str) -> Figures:
-    """Each way's time over gpusnap's, round by round: ``of`` is share_us or total_us."""
+    """Each way's time over gpusnap's, round by round."""
     table: Figures = {}
     for command in ("checkpoint", "restore"):
         for way in WAYS.keys() - {"gpusnap"}:
@@ -218,8 +230,9 @@ def ratios(found: list[dict[str, Figures]], of: str) -> Figures:
             for each in found:
                 both = way in each and "gpusnap" in each
                 theirs = _times(each[way], command).get(of) if both else None
-                if theirs is not None:
-                    values.append(theirs / _times(each["gpusnap"], command)[of])
+                ours = _times(each["gpusnap"], command).get(of) if both else None
+                if theirs is not None and ours is not None:
+                    values.append(theirs / ours)
             if values:
                 low, middle, high = min(values), statistics.median(values), max(values)
                 table[f"{command}_{way}"] = {"min": low, "median": middle, "max": high}
@@ -295,7 +308,7 @@ class Report:
         for number, way in order(count, full):
             with self._noted(f"{name}, round {number}, {way}"):
                 figures = done[number][way] = trip(lab, way, start)
-                of_all = {of: ratios(done, of) for of in ("share_us", "total_us")}
+                of_all = {of: ratios(done, of) for of in ("share_us", "saved_us", "total_us")}
                 self._keep({name: [each for each in done if each], f"{name}_ratios": of_all})
                 told = {key: _seconds(figures, key) for key in ("checkpoint", "restore")}
                 print(f"{name}, round {number} {way:12}", json.dumps(told), flush=True)

@@ -25,7 +25,7 @@ COMMANDS = ("checkpoint", "restore")
 STEPS = {
     "driver": ("lock", "checkpoint", "restore", "unlock", "driver"),
     "preflight and compare": ("preflight", "compare"),
-    "CRIU, all": ("share",),
+    "CRIU, all": ("saved",),
     "CRIU's own dump and restore": ("dump", "criu-restore"),
     "verify before the restore": ("verify",),
     "copy and write, or fill": ("copy", "write", "fill"),
@@ -50,7 +50,10 @@ def steps(way: str, times: Times) -> dict[str, float]:
     """Seconds by step; the rest is what no step tells of, CRIU's plugin tells of none."""
     if way == "criu_plugin":
         return {"CRIU and driver": times["total_us"] / 1e6}
-    known = {name: us for name, us in times.items() if way == "criu" or name != "share_us"}
+    own = {"share_us", "saved_us"}
+    known = {name: us for name, us in times.items() if name not in own}
+    if way == "criu":
+        known["saved_us"] = times.get("saved_us", times["share_us"])
     found = {
         step: sum(known.get(f"{name}_us") or 0 for name in names) / 1e6
         for step, names in STEPS.items()
