@@ -12,12 +12,11 @@ import pytest
 
 from gpusnap.criu import Criu, Session
 from gpusnap.errors import CriuError, DeadlineError
-from gpusnap.target import is_zombie
 from gpusnap.types import ProcessId
 from tests.criu.conftest import Clock, agree, dump_request, restore_request
 from tests.criu.counters import FORKS, Counter
 from tests.endings import reaped_at_a_look, running
-from tests.pids import kill, next_pid
+from tests.pids import Stranger, kill
 
 pytestmark = pytest.mark.usefixtures("root")
 
@@ -246,37 +245,15 @@ def test_criu_killed_over_a_job_leaves_the_session_alone(criu: Criu, saved_job: 
         bystander.communicate(b"\n")
 
 
-def _take_pid(pid: int) -> subprocess.Popen[bytes]:
-    """A process with just that number."""
-    program = [sys.executable, "-S", "-E", "-c", "input()"]
-    for _ in range(50):
-        with next_pid(pid):
-            taker = subprocess.Popen(program, stdin=subprocess.PIPE, start_new_session=True)
-        if taker.pid == pid:
-            return taker
-        taker.communicate(b"\n")
-    pytest.skip(f"Other processes are started too fast to get PID {pid}")
-
-
 def test_a_taken_pid_is_named_with_its_holder(criu: Criu, saved: Counter) -> None:
-    taker = _take_pid(saved.pid)
-    try:
-        with pytest.raises(CriuError, match=f"PID {saved.pid} is taken, .*: it is python"):
+    with Stranger(saved.pid) as stranger:
+        with pytest.raises(CriuError, match=f"PID {saved.pid} is taken, .*: it is sleep"):
             Session(criu).restore(restore_request(saved), agree)
-        assert taker.poll() is None, "The process that has the PID was there first and stays"
-    finally:
-        taker.communicate(b"\n")
+        assert stranger.poll() is None, "The process that has the PID was there first and stays"
 
 
 def test_a_pid_taken_by_a_zombie_is_named_with_its_parent(criu: Criu, saved: Counter) -> None:
-    taker = _take_pid(saved.pid)
-    assert taker.stdin is not None
-    taker.stdin.write(b"\n")
-    taker.stdin.close()
-    while not is_zombie(taker.pid):
-        time.sleep(0.01)
-    try:
+    with Stranger(saved.pid, "true") as stranger:
+        stranger.await_zombie()
         with pytest.raises(CriuError, match=f"has ended and waits for PID {os.getpid()}"):
             Session(criu).restore(restore_request(saved), agree)
-    finally:
-        taker.wait()

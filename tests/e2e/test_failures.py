@@ -19,7 +19,7 @@ from gpusnap.target import identity
 from gpusnap.testing import SIM_VARIABLE, fail
 from gpusnap.testing.machine import MachineDescription, read_struct, write_struct
 from tests.e2e.jobs import Job, Site, await_true, start_detached
-from tests.pids import next_pid
+from tests.pids import Stranger
 
 IN_A_CHECKPOINT = [
     ("lock", "busy", 17),
@@ -257,6 +257,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     site = Site.make(tmp_path_factory.mktemp("site"), devices=2)
     job = Job.start(site, steps=1_000_000)
     assert site.gpusnap("checkpoint", job.pid, "one", "--kill").returncode == 0
+    await_true(lambda: identity(job.pid) is None, "init has reaped it")
     yield job
     if identity(job.pid) is not None:
         job.adopt()
@@ -372,24 +373,10 @@ def test_a_taken_pid(saved: Job) -> None:
     saved.kill()
 
 
-def fork_as(pid: int) -> None:
-    """A child with just that number that has ended and is not waited for."""
-    for _ in range(100):
-        with next_pid(pid):
-            child = os.fork()
-            if child == 0:
-                os._exit(0)
-        if child == pid:
-            os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it has ended, and stays
-            return
-        os.waitpid(child, 0)
-    pytest.fail("the PID could not be taken for the test")
-
-
 def test_a_pid_taken_by_a_zombie(saved: Job) -> None:
-    fork_as(saved.pid)
-    ran = saved.site.gpusnap("restore", "one", "--dry-run", "--json")
-    os.waitpid(saved.pid, 0)
+    with Stranger(saved.pid, "true") as stranger:
+        stranger.await_zombie()
+        ran = saved.site.gpusnap("restore", "one", "--dry-run", "--json")
     assert ran.returncode == 14
     plan = json.loads(ran.stdout)
     taken = [finding for finding in plan["findings"] if finding["code"] == "pid-taken"]

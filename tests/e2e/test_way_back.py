@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -41,7 +40,7 @@ from tests.e2e.jobs import Job, Site, await_true, start_detached
 from tests.e2e.test_new_pids import set_variables
 from tests.endings import running
 from tests.faults.commands import Commands
-from tests.pids import kill, next_pid
+from tests.pids import Stranger, kill
 
 PROGRAM = f"""
 import mmap, pathlib, signal, sys
@@ -439,41 +438,22 @@ def test_the_memory_of_a_device_is_filled_in_huge_pages(
     assert advised == device
 
 
-def take_pid(pid: int, *command: str) -> "subprocess.Popen[bytes]":
-    """A stranger that has a PID."""
-    for _ in range(50):
-        with next_pid(pid):
-            made = subprocess.Popen(
-                command or ["sleep", "600"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        if made.pid == pid:
-            return made
-        made.kill()
-        made.wait()
-    raise AssertionError(f"others were faster to take PID {pid}")
-
-
 @pytest.fixture
-def strangers() -> Iterator[list["subprocess.Popen[bytes]"]]:
-    strangers: list[subprocess.Popen[bytes]] = []
+def strangers() -> Iterator[list[Stranger]]:
+    strangers: list[Stranger] = []
     yield strangers
     for stranger in strangers:
-        stranger.kill()
-        stranger.wait()
+        stranger.end()
 
 
 def test_a_stranger_that_got_the_pid_is_not_saved(
-    pid: int, at_events: Callable[[Do], None], strangers: list["subprocess.Popen[bytes]"]
+    pid: int, at_events: Callable[[Do], None], strangers: list[Stranger]
 ) -> None:
     def replace(event: Event) -> None:
         if event == PhaseStarted(phase=Phase.DUMP, total=0) and not strangers:
             os.kill(pid, signal.SIGKILL)
             await_true(lambda: identity(pid) is None, "it is gone")
-            strangers.append(take_pid(pid))
+            strangers.append(Stranger(pid))
 
     at_events(replace)
     with pytest.raises(TargetError, match=f"Process {pid} ended, and another one has its PID"):
@@ -484,14 +464,14 @@ def test_a_stranger_that_got_the_pid_is_not_saved(
 
 
 def test_a_stranger_of_the_same_program_that_got_the_pid_is_not_killed(
-    pid: int, at_events: Callable[[Do], None], strangers: list["subprocess.Popen[bytes]"]
+    pid: int, at_events: Callable[[Do], None], strangers: list[Stranger]
 ) -> None:
     gpusnap.create_checkpoint(pid, "one", leave_running=False)
 
     def replace(event: Event) -> None:
         if event == PhaseStarted(phase=Phase.CRIU_RESTORE, total=0):
             command = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
-            strangers.append(take_pid(pid, *command))
+            strangers.append(Stranger(pid, *command))
 
     at_events(replace)
     with pytest.raises(CriuError):

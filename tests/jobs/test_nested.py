@@ -14,7 +14,7 @@ from tests.e2e.jobs import await_true
 from tests.e2e.test_new_pids import end, set_variables
 from tests.inprocess.programs import PRELUDE
 from tests.jobs.running import Followed, Place
-from tests.jobs.test_surviving import take_pid
+from tests.pids import Stranger
 
 pytestmark = pytest.mark.usefixtures("real_criu")
 
@@ -45,13 +45,9 @@ def nested(place: Place, name: str) -> Followed:
     gpusnap_run.wait()
     job.kill()
     await_true(lambda: identity(root.pid) is None, "its PID is free")
-    stranger = take_pid(root.pid)
-    try:
+    with Stranger(root.pid):
         place.start("run", "--name", name)
         job.await_running(restarts=1)
-    finally:
-        stranger.kill()
-        stranger.wait()
     return job
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import time
 
 import msgspec
@@ -18,7 +17,7 @@ from gpusnap.testing.machine import SOUND
 from gpusnap.types import EccCounts
 from tests.e2e.jobs import await_true
 from tests.jobs.running import Followed, Place, is_result
-from tests.pids import next_pid
+from tests.pids import Stranger
 
 pytestmark = pytest.mark.usefixtures("real_criu")
 
@@ -86,17 +85,6 @@ def test_a_signal_saves_and_ends_it_and_the_same_command_goes_on(place: Place) -
     assert (again.returncode, is_result(begun + again.stdout)) == (0, True), again.stderr
 
 
-def take_pid(pid: int) -> "subprocess.Popen[bytes]":
-    """A process that has a PID which is free."""
-    while True:
-        with next_pid(pid):
-            process = subprocess.Popen(["sleep", "600"])
-        if process.pid == pid:
-            return process
-        process.kill()
-        process.wait()
-
-
 def test_gpusnap_is_killed_and_goes_on(place: Place) -> None:
     gpusnap = place.start("run", "--name", "job", *OFTEN, "--", *place.computing)
     job = Followed(place, "job")
@@ -114,13 +102,12 @@ def test_gpusnap_is_killed_and_goes_on(place: Place) -> None:
     assert root is not None
     job.kill()
     await_true(lambda: identity(root.pid) is None, "its PID is free")
-    with take_pid(root.pid) as stranger:
+    with Stranger(root.pid) as stranger:
         gpusnap = place.start("run", "--name", "job")
         job.await_running(restarts=1)
         assert job.pid != root.pid, "the PID is a stranger's: it has a namespace of its own"
         place.stop.touch()
         _, err = gpusnap.communicate(timeout=90)
         assert stranger.poll() is None
-        stranger.kill()
     assert gpusnap.returncode == 0, err
     assert is_result(job.stdout), err
