@@ -122,7 +122,7 @@ def examine(candidate: Candidate) -> Criu:
 
 def private_candidate(directory: Path) -> Candidate | None:
     """The private copy in ``directory`` as a place to look at; None where there is none."""
-    command = private_command(directory)
+    command = private_command(directory.absolute())
     if command is None:
         return None
     return Candidate(command=command, source="private", path=str(directory))
@@ -131,13 +131,18 @@ def private_candidate(directory: Path) -> Candidate | None:
 def _candidates() -> Iterator[Candidate]:
     if named := os.environ.get("GPUSNAP_CRIU"):
         # A private copy carried over from another machine may be named by its folder
-        command = private_command(Path(named)) or (named,)
+        command = private_command(Path(named).absolute()) or (_absolute(named),)
         yield Candidate(command=command, source="environment", path=named)
         return
     if found := shutil.which("criu"):
-        yield Candidate(command=(found,), source="path", path=found)
+        yield Candidate(command=(_absolute(found),), source="path", path=found)
     if private := private_candidate(private_criu_directory()):
         yield private
+
+
+def _absolute(program: str) -> str:
+    """A program that is started from other folders, too; a mere name is looked up in ``PATH``."""
+    return os.path.abspath(program) if os.sep in program else program  # noqa: PTH100 - no link read
 
 
 def _read_version(command: tuple[str, ...]) -> tuple[int, int, int]:
@@ -161,6 +166,9 @@ def _run(command: tuple[str, ...], argument: str) -> tuple[int, str]:
     try:
         ended = subprocess.run(
             [*command, argument],
+            # CRIU's check has the kernel watch the current folder, for which it goes through all
+            # names there that it has in mind: of a busy /tmp for seconds
+            cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

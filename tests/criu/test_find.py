@@ -133,6 +133,34 @@ def test_a_named_private_folder_is_used(tmp_path: Path, monkeypatch: pytest.Monk
     assert found.command == private_command(tmp_path / "copied" / "criu")
 
 
+@pytest.mark.usefixtures("root")
+def test_its_check_watches_a_folder_with_few_names(tmp_path: Path) -> None:
+    script = f"#!/bin/sh\npwd >> {tmp_path}/folders\necho Version: 4.1.1\n"
+    _program(tmp_path / "bin" / "criu", script)
+    assert search_criu().criu is not None
+    assert set((tmp_path / "folders").read_text().splitlines()) == {"/"}
+
+
+@pytest.mark.parametrize("named", ["own/criu", "copied/criu"])
+def test_one_named_from_here_is_started_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    _fake(tmp_path / "own" / "criu", version="4.2")
+    _private(tmp_path / "copied")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GPUSNAP_CRIU", named)
+    found = find_criu()
+    assert (found.path, found.version) == (named, (4, 2, 0))
+    assert all(Path(part).is_absolute() for part in found.command if "/" in part)
+
+
+def test_one_on_a_path_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _fake(tmp_path / "own" / "criu")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "own")
+    assert find_criu().command == (str(tmp_path / "own" / "criu"),)
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
