@@ -1,6 +1,7 @@
 /* process_vm_readv and process_vm_writev in steps. Larger ones cost fewer calls, smaller ones are
  * still in the processor's second cache when their CRC-32 is computed: from 256 KiB to 1 MiB it
- * makes no difference (measured), outside it does. */
+ * makes no difference to one thread (measured), outside it does. Two that share the cache were 7 %
+ * faster with 256 KiB than with 512. */
 #define _GNU_SOURCE
 #include "memory.h"
 
@@ -9,7 +10,7 @@
 
 #include "crc32.h"
 
-enum { STEP = 512 * 1024 };
+enum { STEP = 256 * 1024 };
 
 typedef ssize_t transfer(pid_t, const struct iovec *, unsigned long, const struct iovec *,
                          unsigned long, unsigned long);
