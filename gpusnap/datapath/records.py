@@ -4,6 +4,7 @@ import secrets
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -34,7 +35,8 @@ _SPAN = struct.Struct("<QQqII")
 _CHUNK = struct.Struct("<QIIIII32s")
 _CHUNK_HEAD = struct.Struct("<QII")
 _ORIGIN = struct.Struct("<QI")
-_PLACE = struct.Struct("<QIII")
+_PLACE_FIELDS = "QIII"
+_PLACE = struct.Struct("<" + _PLACE_FIELDS)
 _FOOTER = struct.Struct("<8sIIQQ16s")
 _INDEX_HEADER = struct.Struct("<8sIIIIQ")
 _PACK_ENTRY = struct.Struct("<16sQII")
@@ -42,6 +44,9 @@ _COUNT = struct.Struct("<I")
 _IMAGE = struct.Struct("<QB")
 
 CHUNK_RECORD = _CHUNK.size
+
+_AT_ONCE = 1024
+"""Records of places that are packed in one call."""
 
 _STORED = PieceTable(
     stride=CHUNK_RECORD,
@@ -284,8 +289,15 @@ def encode_index(index: Index) -> bytes:
         + b"".join(map(_encode_span, index.spans))
         + b"".join(map(_encode_pack, index.packs))
         + b"".join(pack.records for pack in index.packs)
-        + b"".join(_PLACE.pack(*place) for place in index.places)
+        + b"".join(_encode_places(index.places))
     )
+
+
+def _encode_places(places: Sequence[Place]) -> Iterator[bytes]:
+    """Many records at a time: there may be very many of them."""
+    for begin in range(0, len(places), _AT_ONCE):
+        some = places[begin : begin + _AT_ONCE]
+        yield struct.pack("<" + _PLACE_FIELDS * len(some), *chain.from_iterable(some))
 
 
 def _encode_images(images: Sequence[Image]) -> bytes:

@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import Annotated
@@ -30,7 +31,7 @@ TOLD_EVERY = 8 << 20
 _Hexadecimal = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 _Finish = Callable[[], "FileDigest"]
-"""Waits for the sums of a file that threads are reading."""
+"""Takes the sums of a file, or waits for those that threads are taking."""
 
 
 class FileDigest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -228,19 +229,32 @@ def digest_files(
     meter = Meter(total, progress)
     # A thread that has little to do takes longer to start than to do it
     threads = min(workers or processors(), 1 + total // PART)
+    large = [entry for entry in files if in_parts(entry)]
+    single = [entry for entry in files if not in_parts(entry)]
+    # Most are small, and to hand over one takes longer than to read it
+    shares = [single[number::threads] for number in range(threads)]
     with ThreadPoolExecutor(threads) as pool:
-
-        def begin(entry: Entry) -> _Finish:
-            path = root / entry.path
-            if in_parts(entry):
-                return _begin_parts(pool, path, entry, meter.advance, threads)
-            return pool.submit(digest_file, path, entry.path, meter.advance).result
-
         try:
-            sums = {entry.path: begin(entry) for entry in files}
-            return {path: _outcome(finish, root / path) for path, finish in sums.items()}
+            parted = {
+                each.path: _begin_parts(pool, root / each.path, each, meter.advance, threads)
+                for each in large
+            }
+            tasks = [pool.submit(_digest_all, root, share, meter.advance) for share in shares]
+            sums = {path: _outcome(finish, root / path) for path, finish in parted.items()}
+            for task in tasks:
+                sums |= task.result()
         except BaseException as error:
             # An interrupt must not wait until gigabytes have been read.
             meter.stop(error)
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+    return {entry.path: sums[entry.path] for entry in files}
+
+
+def _digest_all(
+    root: Path, entries: Iterable[Entry], advance: Advance
+) -> dict[str, FileDigest | OSError]:
+    def digest(path: str) -> _Finish:
+        return partial(digest_file, root / path, path, advance)
+
+    return {each.path: _outcome(digest(each.path), root / each.path) for each in entries}

@@ -4,6 +4,7 @@ import os
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,6 +24,9 @@ _KINDS = {
     stat.S_IFCHR: "device",
     stat.S_IFBLK: "device",
 }
+
+_PATIENCE_S = 0.01
+"""How long one thread makes files durable until others help it."""
 
 
 class Entry(msgspec.Struct, frozen=True, order=True):
@@ -92,7 +96,13 @@ def seal(root: Path) -> None:
         OSError: Also where something is neither a regular file nor a folder.
     """
     entries = scan(root)
-    files = [root / entry.path for entry in entries if not entry.folder]
+    files = (root / entry.path for entry in entries if not entry.folder)
+    patience = time.monotonic() + _PATIENCE_S
+    for file in files:
+        seal_file(file)
+        if time.monotonic() > patience:
+            break
+    # A disk works on several at once; in memory nothing is waited for, and all are through
     with ThreadPoolExecutor(processors()) as pool:
         tuple(pool.map(seal_file, files))
     for folder in (*(root / entry.path for entry in entries if entry.folder), root):
