@@ -1,7 +1,8 @@
 """Brings a snapshot back to life: the restore's steps in order.
 
-verify, compare, unpack, criu-restore, fill, restore, unlock. Nothing starts before all files were
-found to be whole and devices, PIDs and memory to fit. The memory in packs is read once, in *fill*:
+compare, verify, unpack, criu-restore, fill, restore, unlock. Nothing starts before devices, PIDs
+and memory were found to fit and all files to be whole. The files are read from the beginning on;
+*verify* is what that takes longer than *compare*. The memory in packs is read once, in *fill*:
 every chunk is compared with its checksum before it is written, and no task runs before all were. A
 failure leaves no process behind.
 
@@ -11,6 +12,7 @@ failure leaves no process behind.
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpusnap.abstract_sockets import Reservations, compare_names
@@ -19,13 +21,13 @@ from gpusnap.checks import downgrade
 from gpusnap.compatibility import backend_of, compare
 from gpusnap.criu import Namespace, find_criu, guarded, taken_pids
 from gpusnap.device_map import DeviceNames, DeviceReference, choose_devices
-from gpusnap.errors import IncompatibleError, UsageError, refuse
+from gpusnap.errors import GpusnapError, IncompatibleError, UsageError, refuse
 from gpusnap.events import Found, Phase
 from gpusnap.findings import check_known_codes, check_privileges
 from gpusnap.inprocess.answers import check_overrides
 from gpusnap.phases import Phases, operation
 from gpusnap.plugins import Backend, Plugins, default_plugins
-from gpusnap.repository import Snapshot, resolve, restore_folder, verify_files
+from gpusnap.repository import FilesVerified, Snapshot, resolve, restore_folder
 from gpusnap.repository.storage import storage
 from gpusnap.restore_images import images_for_criu, open_regions
 from gpusnap.restore_options import DEFAULT_TIMEOUT_US, DEFAULTS, RestoreOptions
@@ -143,17 +145,25 @@ def _verify_and_run(
     plugins: Plugins,
     reservations: Reservations,
 ) -> RestoredTarget:
-    criu = find_criu()  # what is missing is told before all is read
-    with phases.step(Phase.VERIFY, snapshot.size) as progress:
-        saved = verify_files(snapshot, progress)
-    with phases.step(Phase.COMPARE):
-        backend = backend_of(snapshot, options, plugins)
-        findings, device_map = _require_fit(snapshot, backend, options)
-        # Last: images are not looked into before it is known that they are trusted, and of a
-        # program that still runs its PIDs say enough
-        sockets = compare_names(snapshot.images, reservations, copy=options.new_pids)
-        findings += downgrade(sockets.findings, options.force)
-        refuse(findings, IncompatibleError)
+    with ThreadPoolExecutor(1) as aside, FilesVerified(snapshot) as files:
+        # Both go on while the devices' driver is waited for
+        found = aside.submit(find_criu)
+        try:
+            with phases.step(Phase.COMPARE):
+                backend = backend_of(snapshot, options, plugins)
+                findings, device_map = _require_fit(snapshot, backend, options)
+        except GpusnapError:
+            # What is missing or damaged is told before what does not fit
+            found.result()
+            files.wait(lambda _done, _of: None)
+            raise
+        criu = found.result()
+        with phases.step(Phase.VERIFY, snapshot.size) as progress:
+            saved = files.wait(progress)
+            # Only now: images are not looked into before it is known that they are trusted
+            sockets = compare_names(snapshot.images, reservations, copy=options.new_pids)
+            findings += downgrade(sockets.findings, options.force)
+            refuse(findings, IncompatibleError)
     for finding in findings:
         if finding.severity is Severity.WARNING:
             plugins.emit(Found(finding=finding))

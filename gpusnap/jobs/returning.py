@@ -137,7 +137,7 @@ class _Return:
     def gpusnap_event(self, event: Event) -> None:
         """Do it."""
         match event:
-            case PhaseFinished(phase=Phase.COMPARE):
+            case PhaseFinished(phase=Phase.VERIFY):  # the last look before processes are made
                 self._listener.cutting(self._taken.lengths)
                 cut_back(self._folder, self._taken.lengths)
             case SnapshotRestored(pids=(pid, *_)) if (root := identity(pid)) is not None:

@@ -25,7 +25,13 @@ from gpusnap.repository.resolve import locate, planned_path, resolve, resolve_ne
 from gpusnap.repository.retention import Age, Group, Grouping, RetentionPolicy, Verdict
 from gpusnap.repository.snapshot import Snapshot, open_snapshot
 from gpusnap.repository.tags import check_tags
-from gpusnap.repository.verify import Verification, require_intact, verify, verify_files
+from gpusnap.repository.verify import (
+    FilesVerified,
+    Verification,
+    require_intact,
+    verify,
+    verify_files,
+)
 
 __all__ = [
     "FORMAT_VERSION",
@@ -33,6 +39,7 @@ __all__ = [
     "Damaged",
     "Draft",
     "FileDigest",
+    "FilesVerified",
     "Group",
     "Grouping",
     "Host",

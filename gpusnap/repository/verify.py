@@ -1,11 +1,12 @@
 """Whether a snapshot still is what was published."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import msgspec
 
 from gpusnap.datapath import Saved, Subset
+from gpusnap.datapath.crew import Crew
 from gpusnap.errors import IntegrityError, refuse
 from gpusnap.hookspecs import Progress
 from gpusnap.repository.digest import FileDigest, digest_files
@@ -176,3 +177,46 @@ def verify_files(snapshot: Snapshot, progress: Progress) -> Saved | None:
     verification, saved = _verify(snapshot.path, progress, options)
     refuse(verification.findings, IntegrityError)
     return saved
+
+
+class FilesVerified:
+    """Does what :func:`verify_files` does in a thread, while the block does something else.
+
+    Whatever is under way when the block is left is called off.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._crew = Crew()
+        self._done, self._of = 0, snapshot.size
+        self._saved: Saved | None = None
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._crew.start(1, self._verify)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Wait for the thread, which ends soon."""
+        self._crew.stop()
+
+    def _verify(self, _number: int) -> None:
+        self._saved = verify_files(self._snapshot, self._note)
+
+    def _note(self, done: int, of: int) -> None:
+        self._crew.check()
+        self._done, self._of = done, of
+
+    def wait(self, progress: Progress) -> Saved | None:
+        """Wait for the end of it; arguments, answer and errors are those of :func:`verify_files`.
+
+        May be called once.
+        """
+        crew = self._crew
+
+        def tell(done: int, _: int) -> None:
+            progress(done, self._of)
+
+        crew.watch(tell, 0, lambda: self._done, lambda: crew.ended)
+        crew.join()
+        return self._saved
