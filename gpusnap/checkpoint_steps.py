@@ -82,7 +82,7 @@ class Checkpoint:
         """
         try:
             self._freeze_devices()
-            self._dump.run(self._image, self._journal, Moments(self._begin_copy, self._take))
+            self._dump.run(self._image, self._journal, self._moments())
             if self._options.leave_running:
                 self._let_go()
             else:
@@ -95,6 +95,10 @@ class Checkpoint:
         with contextlib.suppress(GpusnapError):  # a journal too many does no harm
             self._journal.finish()
         return snapshot
+
+    def _moments(self) -> Moments:
+        copy = self._copy
+        return Moments(copy.begin_devices, self._begin_copy, self._take, copy.start_over)
 
     def _freeze_devices(self) -> None:
         driven = self._prepared.driven

@@ -28,18 +28,26 @@ from gpusnap.types import CriuOptions, DeviceImage
 
 
 class Moments(NamedTuple):
-    """What is called at moments of a dump; no process runs then.
+    """What is called at moments of a dump.
 
-    What it raises has CRIU let the processes go on, even where they were to end.
+    What it raises ends the dump, and CRIU lets the processes go on, even where they were to end.
 
     Attributes:
+        begun: With what the devices left, once, before all else; the processes may still run.
         standing: With the hidden memory, once all processes stand still: CRIU is about to save
             them, and neither it nor they touch that memory.
         saved: Once the images are complete.
+        over: Before the dump is made once more from the beginning; the processes run then.
     """
 
+    begun: Callable[[Sequence[Span]], None]
     standing: Callable[[Sequence[Span]], None]
     saved: Callable[[], None]
+    over: Callable[[], None]
+
+
+def _nothing() -> None:
+    pass
 
 
 _LOOKS = 5
@@ -84,12 +92,15 @@ class DumpSession:
             self._dump(tuple, journal, moments)
             return
         device = device_spans(image)
+        begin: Callable[[], None] = partial(moments.begun, device)
         # A program may map and unmap a lot; the device's memory it never touches.
         for minimum in (MINIMUM_HOST, STEADY_HOST):
             try:
-                self._dump(partial(self._with_host, device, minimum), journal, moments)
+                self._dump(partial(self._with_host, device, minimum), journal, moments, begin)
             except RegionsMovedError:
+                moments.over()
                 self._draft.start_over()
+                begin = _nothing
             else:
                 return
         self._dump(lambda: device, journal, moments)
@@ -99,10 +110,15 @@ class DumpSession:
         return (*device, *host_spans(find_target(self._root), device, minimum))
 
     def _dump(
-        self, choose: Callable[[], Sequence[Span]], journal: Journal, moments: Moments
+        self,
+        choose: Callable[[], Sequence[Span]],
+        journal: Journal,
+        moments: Moments,
+        begin: Callable[[], None] = _nothing,
     ) -> None:
         with self._dumping:
             self._dumping.enter_context(self._phases.step(Phase.DUMP))
+            begin()
             hidden, options = self._hide(choose())
             request = self._prepared.request(self._draft.images, self._draft.work, options)
             with (

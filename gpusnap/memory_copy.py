@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from gpusnap.bulk_images import find_bulk_images, remove
 from gpusnap.criu import seal
-from gpusnap.datapath import Disk, ImageFile, Pack, Parent, Reserve, Saver, Span, try_disk
+from gpusnap.datapath import Disk, ImageFile, Kind, Pack, Parent, Reserve, Saver, Span, try_disk
 from gpusnap.events import Phase
 from gpusnap.phases import Phases
 from gpusnap.pids import SAME, PidMap
@@ -33,8 +33,10 @@ class MemoryCopy:
         self._draft = draft
         self._parent = parent
         self._phases = phases
-        self._outside: PidMap = SAME
+        self._inside: PidMap = SAME
         self._spans: Sequence[Span] = ()
+        self._early: Sequence[Span] = ()
+        self._complete = False
         self._bulk: tuple[ImageFile, ...] = ()
         self._saver: Saver | None = None
         self._disk: Disk | None = None
@@ -52,6 +54,21 @@ class MemoryCopy:
         """Find room for the memory while the block runs, if others would have to wait for it."""
         return nullcontext() if self._reserve is None else self._reserve.growing()
 
+    def begin_devices(self, spans: Sequence[Span]) -> None:
+        """Begin with memory that none of the target's threads touches, which may still run.
+
+        What the program itself wants to have copied before all else goes first nevertheless.
+
+        Args:
+            spans: What the devices left.
+
+        Raises:
+            GpusnapError: It cannot be copied.
+        """
+        if spans and not self._prepared.packed and not self._prepared.options.first:
+            self._early = tuple(spans)
+            self._start(spans, more=True)
+
     def begin(self, hidden: Sequence[Span], target: Target, outside: PidMap) -> None:
         """Begin to copy out of a target that stands still, if that can be while CRIU saves it.
 
@@ -64,17 +81,24 @@ class MemoryCopy:
             RegionsMovedError: The hidden memory is not what it was, or all of it is gone.
             GpusnapError: It cannot be copied.
         """
-        self._outside = outside
-        spans, quiet = settle(hidden, target)
-        if hidden and not spans:
+        self._inside = outside.inverse
+        settled = settle(hidden, target)
+        if hidden and not settled.spans:
             # The images name the guard, which only a restore that fills memory brings along
             raise RegionsMovedError("All memory hidden from CRIU is gone", cure="Try again")
+        if self._early and not settled.holds_devices(sum(span.length for span in self._early)):
+            raise RegionsMovedError("Memory that the devices left has changed", cure="Try again")
         options = self._prepared.options
         box = options.mailbox
         owner = outside.translate(box.pid) if box else target.root.pid
-        self._spans = put_first(spans, owner, options.first)
-        if self._spans and quiet and not self._prepared.packed:
-            self._start()
+        self._spans = put_first(settled.spans, owner, options.first)
+        if self._spans and not settled.runnable and not self._prepared.packed:
+            self._copy_rest()
+
+    def start_over(self) -> None:
+        """Give up what was begun, before the dump is made once more."""
+        self.abort()
+        self._saver, self._spans, self._early, self._complete = None, (), (), False
 
     def take(self) -> None:
         """Take all that is still needed of the target; it need not wait for the disk.
@@ -84,8 +108,8 @@ class MemoryCopy:
         """
         if self._prepared.packed:
             self._bulk = find_bulk_images(self._prepared.backend, self._draft.images)
-        if self._spans and self._saver is None:
-            self._start()
+        if self._spans and not self._complete:
+            self._copy_rest()
         if self._spans or self._bulk:
             with storage("write to", self._draft.images):
                 seal(self._draft.images)
@@ -101,7 +125,7 @@ class MemoryCopy:
             GpusnapError: The disk refused.
         """
         if self._bulk and self._saver is None:
-            self._await_copy(Phase.PACK, self._start())
+            self._await_copy(Phase.PACK, self._start(self._spans))
         if self._saver is None:
             return
         # Where the target ends nothing else is left of what the parent is relied on for.
@@ -128,24 +152,36 @@ class MemoryCopy:
         if self._reserve is not None:
             self._reserve.drop()
 
-    def _start(self) -> Saver:
-        inside = self._outside.inverse.translate
+    def _copy_rest(self) -> None:
+        """Copy what is not being copied yet."""
+        self._complete = True
+        if self._saver is None:
+            self._start(self._spans)
+        else:
+            self._saver.add([span for span in self._spans if span.kind is not Kind.DEVICE])
+
+    def _start(self, spans: Sequence[Span], *, more: bool = False) -> Saver:
         options = self._prepared.options
         runs_on = options.leave_running
         self._saver = saver = Saver(
             self._draft.regions,
             options.saving,
             self._parent,
-            inside,
+            self._pid_inside,
             self._disk,
             runs_on=runs_on,
             reserve=self._reserve,
         )
-        saver.start(self._spans, self._bulk)
+        saver.start(spans, self._bulk, more=more)
         return saver
+
+    def _pid_inside(self, pid: int) -> int:
+        """The PID of a process as its tree sees it, known once all processes stand still."""
+        return self._inside.translate(pid)
 
     def _await_copy(self, phase: Phase, saver: Saver, *, sum_early: bool = False) -> None:
         with self._phases.step(phase, saver.total) as progress:
+            saver.use_all()
             if sum_early:
                 self._draft.sum_early()
             saver.wait_copied(progress)

@@ -129,12 +129,22 @@ class Settled(NamedTuple):
 
     Attributes:
         spans: What of the chosen memory there is.
-        quiet: Whether it stays as it is while CRIU saves the processes. Into memory that may be run
-            CRIU puts instructions of its own for an instant.
+        runnable: What of that may be run. While CRIU saves the processes it puts instructions of
+            its own into such memory for an instant.
     """
 
     spans: tuple[Span, ...]
-    quiet: bool
+    runnable: tuple[Span, ...]
+
+    def holds_devices(self, length: int) -> bool:
+        """Whether what the devices left is all there, and stays as it is while CRIU works.
+
+        Args:
+            length: Bytes that they left.
+        """
+        device = {part for part in self.spans if part.kind is Kind.DEVICE}
+        whole = sum(part.length for part in device) == length
+        return whole and device.isdisjoint(self.runnable)
 
 
 def settle(spans: Sequence[Span], target: Target) -> Settled:
@@ -154,7 +164,7 @@ def settle(spans: Sequence[Span], target: Target) -> Settled:
     present = tuple(span for span, _ in found)
     if len(target.processes) > 1:
         _refuse_shared([span for span in present if span.kind is Kind.HOST])
-    return Settled(present, not any(mapping.executable for _, mapping in found))
+    return Settled(present, tuple(span for span, mapping in found if mapping.executable))
 
 
 def _refuse_shared(spans: Sequence[Span]) -> None:

@@ -102,14 +102,27 @@ def test_a_fork_meanwhile(forks: Forks) -> None:
 def test_a_fork_meanwhile_is_no_matter_for_device_memory(forks: Forks, start: int) -> None:
     device = Span(pid=forks.pid, start=start, length=SIZE, kind=Kind.DEVICE)
     forks.do("fork()")
-    assert settle((device,), find_target(forks.pid)) == ((device,), True)
+    assert settle((device,), find_target(forks.pid)) == ((device,), ())
+
+
+def test_device_memory_that_is_all_there(forks: Forks, start: int) -> None:
+    device = Span(pid=forks.pid, start=start, length=SIZE, kind=Kind.DEVICE)
+    assert settle((device,), find_target(forks.pid)).holds_devices(SIZE)
+    forks.do("m.unmap(0, 1)")
+    assert not settle((device,), find_target(forks.pid)).holds_devices(SIZE)
+
+
+def test_device_memory_that_may_be_run(forks: Forks, start: int) -> None:
+    device = Span(pid=forks.pid, start=start, length=SIZE, kind=Kind.DEVICE)
+    forks.do("m.protect(1, 2, 5)")
+    assert not settle((device,), find_target(forks.pid)).holds_devices(SIZE)
 
 
 def test_unmapped_meanwhile(forks: Forks) -> None:
     target = find_target(forks.pid)
     spans = host_spans(target, (), STEADY_HOST)
     forks.do("m.unmap(0, m.pages)")
-    assert settle(spans, target) == ((), True)
+    assert settle(spans, target) == ((), ())
 
 
 def test_something_else_is_there_meanwhile(forks: Forks, start: int) -> None:
@@ -140,16 +153,16 @@ def test_the_heap(forks: Forks, start: int) -> None:
     assert spans == {heap(forks), host(forks.pid, start)}
     before = heap(forks)
     forks.do(f"c.sbrk({SIZE})")  # what has come since is left to CRIU
-    assert settle([before], find_target(forks.pid)) == ((before,), True)
+    assert settle([before], find_target(forks.pid)) == ((before,), ())
     forks.do(f"c.sbrk({-SIZE - PAGE})")
-    assert settle([before], find_target(forks.pid)) == ((heap(forks),), True)
+    assert settle([before], find_target(forks.pid)) == ((heap(forks),), ())
     assert heap(forks).length == before.length - PAGE
 
 
 def test_memory_that_may_be_run(forks: Forks, start: int) -> None:
     """CRIU writes into it: what becomes such memory too late is not copied meanwhile."""
     spans = host_spans(find_target(forks.pid), (), STEADY_HOST)
-    assert settle(spans, find_target(forks.pid)) == ((host(forks.pid, start),), True)
+    assert settle(spans, find_target(forks.pid)) == ((host(forks.pid, start),), ())
     forks.do("m.protect(1, 2, 5)")
     parts = {
         host(forks.pid, start, PAGE),
@@ -157,6 +170,7 @@ def test_memory_that_may_be_run(forks: Forks, start: int) -> None:
         host(forks.pid, start + 2 * PAGE, SIZE - 2 * PAGE),
     }
     settled = settle(spans, find_target(forks.pid))
-    assert (set(settled.spans), settled.quiet) == (parts, False)
+    middle = host(forks.pid, start + PAGE, PAGE)
+    assert (set(settled.spans), settled.runnable) == (parts, (middle,))
     forks.do("m.protect(0, m.pages, 7)")
     assert chosen(forks.pid) == set()

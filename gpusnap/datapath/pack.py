@@ -214,6 +214,12 @@ class PackWriter:
 
     def seal(self, spans: Sequence[Span]) -> Pack | None:
         """Write the footer and make all of it durable; None where no chunk was added."""
+        pack = self.end(spans)
+        self.make_durable()
+        return pack
+
+    def end(self, spans: Sequence[Span]) -> Pack | None:
+        """Write the footer; None where no chunk was added."""
         if self._descriptor is None:
             return None
         self.flush()
@@ -222,11 +228,15 @@ class PackWriter:
         footer = records.encode_footer(self._id, self._position, spans, table, self._origins)
         self._add(footer)
         self.flush()
-        with storage("write", self._path):
-            os.ftruncate(self._descriptor, self._position)
-            os.fsync(self._descriptor)
-        self.close()
         return Pack(self._id, self._position, seal_of(footer), table)
+
+    def make_durable(self) -> None:
+        """Cut off what room was too much, have the disk write all of it, and close the file."""
+        if self._descriptor is not None:
+            with storage("write", self._path):
+                os.ftruncate(self._descriptor, self._position)
+                os.fsync(self._descriptor)
+            self.close()
 
     def close(self) -> None:
         """Close the file, which is closed then even where the disk refuses."""

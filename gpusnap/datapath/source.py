@@ -2,8 +2,9 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import accumulate, chain, pairwise
 from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -30,6 +31,9 @@ _EMPTY = 4 << 30
 
 _MOST_AHEAD = 1 << 16
 """Runs of memory that are found before they are needed; each takes about a hundred bytes."""
+
+_PAUSE_S = 0.02
+"""How often who waits for more memory asks whether that was called off."""
 
 MOST_RUNS = 16
 """Runs of pages that are not zero in a piece; with more of them the nearest become one.
@@ -139,18 +143,44 @@ class Windows:
         source: Gives their bytes.
     """
 
-    def __init__(self, spans: tuple[Span, ...], source: Source, size: int) -> None:
-        """Hand out parts of spans, of which each has so many bytes at most."""
+    def __init__(
+        self,
+        spans: tuple[Span, ...],
+        source: Source,
+        size: int,
+        check: Callable[[], None] = lambda: None,
+        *,
+        more: bool = False,
+    ) -> None:
+        """Hand out parts of spans.
+
+        Args:
+            spans: The memory.
+            source: Gives its bytes.
+            size: Most bytes of a part.
+            check: Called now and then by whoever looks ahead or waits; what it raises ends that.
+            more: Whether :meth:`add` will be called: until then threads wait at the end.
+        """
         self.spans = spans
         self.source = source
         self._size = size
-        self._windows = self._all()
+        self._check = check
+        self._more = more
+        self._windows = self._of(range(len(spans)))
         self._ready: deque[Window] = deque()
-        self._looking = threading.Lock()
+        self._looking = threading.Condition()
 
-    def _all(self) -> Iterator[Window]:
-        order = sorted(range(len(self.spans)), key=lambda number: -self.spans[number].priority)
-        for number in order:
+    def add(self, spans: Sequence[Span]) -> None:
+        """Hand out these behind all others; there will be no more of them."""
+        with self._looking:
+            begin = len(self.spans)
+            self.spans = (*self.spans, *spans)
+            self._windows = chain(self._windows, self._of(range(begin, len(self.spans))))
+            self._more = False
+            self._looking.notify_all()
+
+    def _of(self, numbers: Iterable[int]) -> Iterator[Window]:
+        for number in sorted(numbers, key=lambda number: -self.spans[number].priority):
             span, begin, block = self.spans[number], 0, _BLOCK
             while begin < span.length:
                 end = min(begin + block // self._size * self._size, span.length)
@@ -163,36 +193,43 @@ class Windows:
         """How many of them there can be in all."""
         return sum(-(-span.length // self._size) for span in self.spans)
 
-    def look_ahead(self, check: Callable[[], None]) -> None:
+    def look_ahead(self) -> None:
         """Find windows before they are taken, as many as take little memory.
 
         Where memory is scattered it takes the interpreter long to find them, and meanwhile the
         threads would wait for each other; while they copy memory that is not, it has time.
-
-        Args:
-            check: Called now and then; what it raises ends it.
         """
         runs = 0
         while runs < _MOST_AHEAD:
-            check()
+            self._check()
             with self._looking:
                 window = next(self._windows, None)
-                if window is None:
+                if window is not None:
+                    self._ready.append(window)
+                    runs += len(window.runs)
+                elif not self._awaits_more():
                     return
-                self._ready.append(window)
-            runs += len(window.runs)
 
     def take(self) -> Window | None:
         """The next one; None at the end."""
-        try:
+        with suppress(IndexError):
             return self._ready.popleft()
-        except IndexError:
-            pass
         with self._looking:
-            try:  # what was found while this thread waited, unless another was faster
-                return self._ready.popleft()
-            except IndexError:
-                return next(self._windows, None)
+            while True:
+                # What was found while this thread waited, unless another was faster
+                with suppress(IndexError):
+                    return self._ready.popleft()
+                window = next(self._windows, None)
+                if window is not None or not self._awaits_more():
+                    return window
+                self._check()
+
+    def _awaits_more(self) -> bool:
+        """Wait a while for what is to come, if anything is."""
+        if self._more:
+            self._looking.wait(_PAUSE_S)
+            return True
+        return False
 
 
 def _windows(

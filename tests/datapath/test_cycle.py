@@ -1,6 +1,7 @@
 """Memory of real processes: saved, lost, filled again, the same to the last byte."""
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from gpusnap.datapath import Compression, Filler, Kind, Saved, Saver, Saving, Span, pack
-from gpusnap.datapath.source import MOST_RUNS
+from gpusnap.datapath.source import MOST_RUNS, Windows
+from gpusnap.errors import UsageError
 from gpusnap.types import SavedMemory
 from tests.datapath.program import KINDS, PAGE
 from tests.datapath.targets import Process, check, save, silent
@@ -129,6 +131,89 @@ def test_progress_ends_with_all(tmp_path: Path) -> None:
     assert copied[-1] == (length, length)
     stored = summary.raw - summary.zero
     assert written[-1] == filled[-1] == (stored, stored)
+
+
+@pytest.mark.parametrize("runs_on", [True, False])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_memory_that_is_given_later(tmp_path: Path, *, workers: int, runs_on: bool) -> None:
+    copied: list[tuple[int, int]] = []
+    with Process("scattered", "text", "huge") as process:
+        before, spans = process.content(), process.spans()
+        saver = Saver(tmp_path / "regions", Saving(workers=workers), runs_on=runs_on)
+        saver.start(spans[:1], more=True)
+        time.sleep(0.1)  # in which the threads come to the end of it
+        try:
+            saver.add(spans[1:])
+            saver.wait_copied(lambda done, total: copied.append((done, total)))
+            saver.finish(silent)
+        finally:
+            saver.abort()
+        process.lose()
+        Filler(tmp_path / "regions").fill(silent)
+        assert process.content() == before
+    length = sum(span.length for span in spans)
+    assert copied[-1] == (length, length)
+    assert Filler(tmp_path / "regions").spans == tuple(spans)
+
+
+def test_memory_that_is_given_twice(process: Process, tmp_path: Path) -> None:
+    spans = process.spans()
+    saver = Saver(tmp_path / "regions", Saving(workers=2))
+    saver.start(spans, more=True)
+    try:
+        with pytest.raises(UsageError, match="overlap"):
+            saver.add(spans[:1])
+    finally:
+        saver.abort()
+
+
+def test_threads_that_wait_for_more_memory_end_with_the_others(
+    process: Process, tmp_path: Path
+) -> None:
+    saver = Saver(tmp_path / "regions", Saving(workers=2))
+    saver.start(process.spans(), more=True)
+    time.sleep(0.1)
+    saver.abort()
+    assert not [each for each in threading.enumerate() if each.name.startswith("gpusnap-data")]
+
+
+@pytest.mark.parametrize(("workers", "first"), [(8, 6), (4, 3), (3, 3), (1, 1)])
+def test_some_threads_wait_until_the_caller_needs_no_processor(
+    process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, workers: int, first: int
+) -> None:
+    begun: list[str] = []
+    work = Saver._work
+
+    def note(saver: Saver, windows: Windows) -> None:
+        begun.append(threading.current_thread().name)
+        work(saver, windows)
+
+    monkeypatch.setattr(Saver, "_work", note)
+    before = process.content()
+    saver = Saver(tmp_path / "regions", Saving(workers=workers, budget=8 << 20))
+    saver.start(process.spans(), more=True)
+    try:
+        time.sleep(0.3)
+        assert len(begun) == first
+        saver.add(())
+        saver.use_all()
+        saver.wait_copied(silent)
+        saver.finish(silent)
+        assert len(set(begun)) == workers
+    finally:
+        saver.abort()
+    process.lose()
+    Filler(tmp_path / "regions").fill(silent)
+    assert process.content() == before
+
+
+def test_threads_that_wait_for_a_processor_end_with_the_others(
+    process: Process, tmp_path: Path
+) -> None:
+    saver = Saver(tmp_path / "regions", Saving(workers=8))
+    saver.start(process.spans())
+    saver.abort()
+    assert not [each for each in threading.enumerate() if each.name.startswith("gpusnap-data")]
 
 
 @pytest.mark.parametrize("ends", [True, False])

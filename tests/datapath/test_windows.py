@@ -1,7 +1,9 @@
 """How memory is handed out to threads."""
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -38,12 +40,15 @@ class Known:
         raise NotImplementedError
 
 
-def windows(known: Known, *lengths: int) -> Windows:
-    spans = (
+def spans_of(*lengths: int) -> tuple[Span, ...]:
+    return tuple(
         Span(7, START + number * 64 * GIB, length, Kind.HOST)
         for number, length in enumerate(lengths)
     )
-    return Windows(tuple(spans), known, SIZE)
+
+
+def windows(known: Known, *lengths: int) -> Windows:
+    return Windows(spans_of(*lengths), known, SIZE)
 
 
 def taken(handed: Windows) -> list[Window]:
@@ -78,14 +83,14 @@ def test_the_same_is_handed_out_where_somebody_looked_ahead(
     expected = taken(windows(Known(*runs), length))
     handed = windows(Known(*runs), length)
     found = [window for _ in range(before) if (window := handed.take()) is not None]
-    handed.look_ahead(lambda: None)
+    handed.look_ahead()
     assert found + taken(handed) == expected
 
 
 def test_all_is_handed_out_while_somebody_looks_ahead() -> None:
     handed = windows(Known(*((number * 2 * PAGE, PAGE) for number in range(4000))), 8000 * PAGE)
     with ThreadPoolExecutor(4) as pool:
-        looking = pool.submit(handed.look_ahead, lambda: None)
+        looking = pool.submit(handed.look_ahead)
         takers = [pool.submit(taken, handed) for _ in range(3)]
         found = [piece for taker in takers for window in taker.result() for piece in window.runs]
         looking.result()
@@ -96,7 +101,7 @@ def test_nobody_looks_ahead_without_end(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(source, "_MOST_AHEAD", 10)
     known = Known((0, 64 * GIB))
     handed = windows(known, 64 * GIB)
-    handed.look_ahead(lambda: None)
+    handed.look_ahead()
     assert known.looks == 1
     assert sum(len(window.runs) for window in taken(handed)) == 64 * GIB // SIZE
 
@@ -110,7 +115,7 @@ def test_who_is_told_to_stop_looks_no_further() -> None:
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        windows(known, GIB).look_ahead(check)
+        Windows((Span(7, START, GIB, Kind.HOST),), known, SIZE, check).look_ahead()
     assert known.looks == 1
 
 
@@ -162,3 +167,53 @@ def test_no_samples_of_nothing() -> None:
     pieces = Pieces(windows(Known(), SIZE))
     assert pieces.run() is None
     assert pieces.samples(4, 8192) == []
+
+
+@given(RUNS, st.integers(0, 5))
+def test_what_is_added_comes_behind(runs: list[tuple[int, int]], before: int) -> None:
+    length = sum(runs[-1]) + 5 * PAGE
+    expected = taken(windows(Known(*runs), length, length))
+    first, second = spans_of(length, length)
+    handed = Windows((first,), Known(*runs), SIZE, more=True)
+    found = [window for _ in range(min(before, len(expected) // 2)) if (window := handed.take())]
+    handed.add([second])
+    assert found + taken(handed) == expected
+
+
+def test_who_is_through_waits_for_more() -> None:
+    first, second = spans_of(4 * SIZE, 4 * SIZE)
+    handed = Windows((first,), Known((0, 4 * SIZE)), SIZE, more=True)
+    with ThreadPoolExecutor(5) as pool:
+        looking = pool.submit(handed.look_ahead)
+        takers = [pool.submit(taken, handed) for _ in range(4)]
+        tasks: list[Future[Any]] = [looking, *takers]
+        assert not wait(tasks, timeout=0.2).done
+        handed.add([second])
+        found = [
+            piece.span for taker in takers for window in taker.result() for piece in window.runs
+        ]
+        looking.result()
+    assert sorted(found) == [0] * 4 + [1] * 4
+
+
+def test_there_may_be_nothing_more() -> None:
+    handed = Windows(spans_of(SIZE), Known((0, SIZE)), SIZE, more=True)
+    handed.add(())
+    assert len(taken(handed)) == 1
+
+
+@pytest.mark.parametrize("waits", [Windows.look_ahead, taken])
+def test_who_waits_for_more_can_be_told_to_stop(waits: Callable[[Windows], object]) -> None:
+    stopped = threading.Event()
+
+    def check() -> None:
+        if stopped.is_set():
+            raise InterruptedError
+
+    handed = Windows(spans_of(SIZE), Known((0, SIZE)), SIZE, check, more=True)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(waits, handed)
+        assert not wait([waiting], timeout=0.2).done
+        stopped.set()
+        with pytest.raises(InterruptedError):
+            waiting.result(10)

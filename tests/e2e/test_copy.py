@@ -12,18 +12,20 @@ from typing import Any
 import pytest
 
 import gpusnap
-from gpusnap import dump_session
-from gpusnap.datapath import Reserve, Saver, Span
+from gpusnap import dump_session, memory_copy
+from gpusnap.checkpoint import run_checkpoint
+from gpusnap.datapath import Kind, Reserve, Saver, Span
 from gpusnap.dump_session import DumpSession
 from gpusnap.errors import CriuError
 from gpusnap.events import CriuNotified, Event
 from gpusnap.hookspecs import Progress, hookimpl
 from gpusnap.journal import entries
+from gpusnap.plan import CheckpointOptions
 from gpusnap.plugins import Backend, default_plugins
-from gpusnap.regions import host_spans
+from gpusnap.regions import Settled, host_spans, settle
 from gpusnap.repository import open_snapshot, verify
-from gpusnap.target import alive, identity, read_maps
-from gpusnap.types import DeviceImage
+from gpusnap.target import alive, find_target, identity, read_maps
+from gpusnap.types import DeviceImage, Target
 from tests.e2e.jobs import Site, await_true, start_detached
 from tests.e2e.test_new_pids import set_variables
 
@@ -119,17 +121,22 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     log = Log()
-    start, wait = Saver.start, Saver.wait_copied
+    start, add, wait = Saver.start, Saver.add, Saver.wait_copied
 
-    def started(saver: Saver, spans: Sequence[Span], *more: Any) -> None:
-        log.lines.append("copying")
-        start(saver, spans, *more)
+    def started(saver: Saver, spans: Sequence[Span], *files: Any, more: bool) -> None:
+        log.lines.append("copying devices" if more else "copying")
+        start(saver, spans, *files, more=more)
+
+    def added(saver: Saver, spans: Sequence[Span]) -> None:
+        log.lines.append("copying the rest")
+        add(saver, spans)
 
     def waited(saver: Saver, progress: Progress) -> None:
         wait(saver, progress)
         log.lines.append("copied")
 
     monkeypatch.setattr(Saver, "start", started)
+    monkeypatch.setattr(Saver, "add", added)
     monkeypatch.setattr(Saver, "wait_copied", waited)
     default_plugins().register(log, "log")
     yield log
@@ -150,6 +157,47 @@ def test_memory_is_copied_while_criu_saves(host: Program, log: Log, leave_runnin
     assert log.lines == ["pre-dump", "query-ext-files", "copying", "post-dump", "copied"]
     assert host.lives is leave_running
     brought_back(host, "one")
+
+
+@pytest.mark.parametrize("leave_running", [True, False])
+def test_device_memory_is_copied_while_criu_starts(
+    device: Program, log: Log, leave_running: bool
+) -> None:
+    gpusnap.create_checkpoint(device.pid, "one", leave_running=leave_running)
+    dump = ["pre-dump", "query-ext-files", "copying the rest", "post-dump", "copied"]
+    assert log.lines == ["copying devices", *dump]
+    assert device.lives is leave_running
+    brought_back(device, "one")
+
+
+def test_what_a_program_wants_first_goes_before_device_memory(
+    device: Program, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    span = next(iter(host_spans(find_target(device.pid), ())))
+    options = CheckpointOptions(first=((span.start, span.length),))
+    run_checkpoint(device.pid, "one", options=options)
+    assert log.lines == ["pre-dump", "query-ext-files", "copying", "post-dump", "copied"]
+    brought_back(device, "one")
+
+
+@pytest.mark.parametrize("leave_running", [True, False])
+def test_a_dump_that_is_made_again_copies_once_all_stand_still(
+    device: Program, log: Log, monkeypatch: pytest.MonkeyPatch, leave_running: bool
+) -> None:
+    """Nothing is left of what was copied before."""
+    times: list[int] = []
+
+    def moved(spans: Sequence[Span], target: Target) -> Settled:
+        times.append(1)
+        settled = settle(spans, target)
+        kept = [span for span in settled.spans if len(times) > 1 or span.kind is not Kind.DEVICE]
+        return settled._replace(spans=tuple(kept))
+
+    monkeypatch.setattr(memory_copy, "settle", moved)
+    gpusnap.create_checkpoint(device.pid, "one", leave_running=leave_running)
+    again = ["pre-dump", "query-ext-files", "copying", "post-dump", "copied"]
+    assert log.lines == ["copying devices", "pre-dump", "query-ext-files", *again]
+    brought_back(device, "one")
 
 
 def test_a_criu_that_does_not_ask_for_files(
