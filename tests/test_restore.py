@@ -6,13 +6,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpusnap import restore
 from gpusnap.datapath import Kind, Saver, Saving, Span
-from gpusnap.errors import IntegrityError, NotFoundError
-from gpusnap.repository import Snapshot
+from gpusnap.errors import CriuError, IncompatibleError, IntegrityError, NotFoundError
+from gpusnap.repository import Repository, Snapshot
+from gpusnap.restore import run_restore
 from gpusnap.restore_images import images_for_criu, open_regions
-from gpusnap.types import ProcessId
+from gpusnap.types import DeviceMap, ProcessId
 from tests.hostile.samples import tree
-from tests.repository.samples import TARGET, manifest, silent
+from tests.repository.samples import TARGET, manifest, silent, take
 
 
 def snapshot_of(folder: Path, pid: int, in_images: int | None = None) -> Snapshot:
@@ -57,3 +59,53 @@ def test_images_that_cannot_be_unpacked(tmp_path: Path) -> None:
     names = images_for_criu(snapshot, open_regions(snapshot), tmp_path / "gone", {})
     with pytest.raises(NotFoundError, match=r"Cannot write to .*gone: it does not exist"), names:
         pytest.fail("CRIU was to read nothing")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository.create(tmp_path / "repo")
+
+
+@pytest.fixture
+def unfit(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> Snapshot:
+    """A snapshot that does not fit this machine."""
+
+    def compare(*_: object, **_more: object) -> None:
+        raise IncompatibleError("It does not fit")
+
+    monkeypatch.setattr(restore, "_require_fit", compare)
+    return take(repository, "one")
+
+
+def test_what_does_not_fit(unfit: Snapshot) -> None:
+    with pytest.raises(IncompatibleError, match="It does not fit"):
+        run_restore(unfit.path)
+
+
+def test_damage_is_told_before_what_does_not_fit(unfit: Snapshot) -> None:
+    (unfit.path / "criu/core-7.img").write_bytes(b"other")
+    with pytest.raises(IntegrityError, match=r"core-7\.img"):
+        run_restore(unfit.path)
+
+
+def test_a_missing_criu_is_told_before_all_else(
+    unfit: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (unfit.path / "criu/core-7.img").write_bytes(b"other")
+    monkeypatch.setenv("GPUSNAP_CRIU", "/nowhere")
+    with pytest.raises(CriuError, match="The CRIU that GPUSNAP_CRIU names cannot be used"):
+        run_restore(unfit.path)
+
+
+def test_images_are_not_looked_into_before_they_are_known_to_be_whole(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(*_: object, **_more: object) -> None:
+        pytest.fail("it looked into damaged images")
+
+    monkeypatch.setattr(restore, "compare_names", look)
+    monkeypatch.setattr(restore, "_require_fit", lambda *_: ((), DeviceMap()))
+    snapshot = take(repository, "one")
+    (snapshot.path / "criu/core-7.img").write_bytes(b"other")
+    with pytest.raises(IntegrityError, match=r"core-7\.img"):
+        run_restore(snapshot.path)

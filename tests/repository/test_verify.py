@@ -1,6 +1,8 @@
 import fcntl
 import os
 import shutil
+import sys
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusnap.errors import BusyError, IncompatibleError, IntegrityError, NotFoundError
+from gpusnap.hookspecs import Progress
 from gpusnap.repository import (
+    FilesVerified,
     Repository,
     Snapshot,
     open_snapshot,
@@ -352,3 +356,42 @@ def test_a_snapshot_from_before(large: Snapshot, tmp_path: Path) -> None:
     change(snapshot.path / PAGES, LARGE // 2, b"\1")
     (finding,) = verify(snapshot.path, silent).findings
     assert finding.text == f"File {PAGES} has another SHA-256"
+
+
+def test_files_are_verified_while_something_else_is_done(repository: Repository) -> None:
+    snapshot = take(repository, "one")
+    told: list[tuple[int, int]] = []
+    with FilesVerified(snapshot) as files:
+        assert files.wait(lambda done, of: told.append((done, of))) is None
+    size = sum(file.size for file in snapshot.manifest.files)
+    assert told[-1] == (size, size)
+
+
+def test_damage_is_told_by_who_waits_for_the_verification(repository: Repository) -> None:
+    snapshot = take(repository, "one")
+    (snapshot.path / "criu/core-7.img").write_bytes(b"other")
+    with FilesVerified(snapshot) as files:
+        time.sleep(0.2)
+        with pytest.raises(IntegrityError, match=r"core-7\.img"):
+            files.wait(silent)
+
+
+def test_a_verification_is_called_off_with_what_it_was_for(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[BaseException] = []
+
+    def endless(_snapshot: Snapshot, progress: Progress) -> None:
+        try:
+            while True:
+                progress(1, 2)
+                time.sleep(0.001)
+        except BaseException as error:
+            ended.append(error)
+            raise
+
+    # The package has a function of the module's name
+    monkeypatch.setattr(sys.modules["gpusnap.repository.verify"], "verify_files", endless)
+    with pytest.raises(KeyboardInterrupt), FilesVerified(take(repository, "one")):
+        raise KeyboardInterrupt
+    assert len(ended) == 1
