@@ -193,7 +193,10 @@ def test_some_threads_wait_until_the_caller_needs_no_processor(
     saver = Saver(tmp_path / "regions", Saving(workers=workers, budget=8 << 20))
     saver.start(process.spans(), more=True)
     try:
-        time.sleep(0.3)
+        deadline = time.monotonic() + 60
+        while len(begun) < first and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.2)  # in which the others would begin
         assert len(begun) == first
         saver.add(())
         saver.use_all()
