@@ -9,7 +9,7 @@ import msgspec
 from gpusnap.datapath import Span
 from gpusnap.dump_session import DumpSession, Moments
 from gpusnap.ending import wait_gone
-from gpusnap.errors import GpusnapError, TargetError
+from gpusnap.errors import CriuError, GpusnapError, TargetError
 from gpusnap.events import Phase, SnapshotPublished
 from gpusnap.host import read_host
 from gpusnap.journal import Entry, Journal, Task
@@ -82,7 +82,7 @@ class Checkpoint:
         """
         try:
             self._freeze_devices()
-            self._dump.run(self._image, self._journal, self._moments())
+            self._dump_target()
             if self._options.leave_running:
                 self._let_go()
             else:
@@ -96,9 +96,14 @@ class Checkpoint:
             self._journal.finish()
         return snapshot
 
-    def _moments(self) -> Moments:
+    def _dump_target(self) -> None:
         copy = self._copy
-        return Moments(copy.begin_devices, self._begin_copy, self._take, copy.start_over)
+        moments = Moments(copy.begin_devices, self._begin_copy, self._take, copy.start_over)
+        try:
+            self._dump.run(self._image, self._journal, moments)
+        except CriuError:
+            copy.require_room()
+            raise
 
     def _freeze_devices(self) -> None:
         driven = self._prepared.driven

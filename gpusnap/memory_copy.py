@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from gpusnap.bulk_images import find_bulk_images, remove
 from gpusnap.criu import seal
 from gpusnap.datapath import Disk, ImageFile, Kind, Pack, Parent, Reserve, Saver, Span, try_disk
+from gpusnap.errors import TargetError
 from gpusnap.events import Phase
 from gpusnap.phases import Phases
 from gpusnap.pids import SAME, PidMap
@@ -136,6 +137,15 @@ class MemoryCopy:
         self._saver = None
         self._drop_reserve()
         remove(self._bulk)
+
+    def require_room(self) -> None:
+        """Raise what the disk refused, of which CRIU may not even have had room to write.
+
+        What became of the target CRIU knows better.
+        """
+        failure = None if self._saver is None else self._saver.failure
+        if failure is not None and not isinstance(failure, TargetError):
+            raise failure
 
     def call_off(self) -> None:
         """Have the copying end soon."""

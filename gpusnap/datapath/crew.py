@@ -138,6 +138,11 @@ class Crew:
         return True
 
     @property
+    def failure(self) -> BaseException | None:
+        """What failed first in a thread, if anything."""
+        return self._error
+
+    @property
     def ended(self) -> bool:
         """Whether all threads have done their work, or failed; the lock must be held."""
         return self._working == 0

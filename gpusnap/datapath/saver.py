@@ -283,6 +283,11 @@ class Saver:
             images=images,
         )
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What failed first, if anything; the methods that wait raise it, too."""
+        return self._crew.failure
+
     def call_off(self) -> None:
         """Have the threads stop, and do not wait for them."""
         self._crew.call_off()

@@ -195,8 +195,9 @@ def test_a_full_disk(running: Job, tmp_path: Path) -> None:
         forced = running.site.gpusnap(
             "checkpoint", running.pid, tmp_path / "full", "--force", "repository-space"
         )
-        assert forced.returncode == 18, forced.stderr
-        assert "space" in forced.stderr
+        # It is full for gpusnap and for CRIU, which write at the same time
+        told = {1: "the disk is full", 18: "no space left"}
+        assert told[forced.returncode] in forced.stderr, forced.stderr
         assert running.computes()
         assert not (tmp_path / "full").exists()
     finally:
